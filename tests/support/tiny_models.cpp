@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/tiny_models.h"
+
+#include "draftsmith/base/random.h"
+#include "tests/support/golden.h"
+
+namespace draftsmith::testing {
+
+model::Target load_target(const std::string& fixture_name, const std::string& dtype) {
+  model::TargetSettings settings;
+  settings.path = fixture(fixture_name).string();
+  settings.dtype = dtype;
+  return model::Target::load(settings);
+}
+
+model::DrafterSettings tiny_drafter_settings(const std::string& init) {
+  model::DrafterSettings settings;
+  settings.init = init;
+  settings.num_layers = 2;
+  settings.block_size = 4;
+  settings.target_layer_ids = {0, 2};
+  settings.mask_token_id = 205;
+  settings.dtype = "float32";
+  return settings;
+}
+
+std::vector<int64_t> make_ids(int64_t count, int64_t vocab_size, uint64_t seed) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<int64_t>(
+        hash_key({seed, static_cast<uint64_t>(i)}) % static_cast<uint64_t>(vocab_size)));
+  return ids;
+}
+
+data::TokenSequence make_sequence(
+    int64_t length, int64_t first_supervised, uint64_t seed, int64_t vocab_size) {
+  data::TokenSequence sequence;
+  sequence.ids = make_ids(length, vocab_size, seed);
+  for (int64_t i = 0; i < length; ++i) sequence.mask.push_back(i >= first_supervised ? 1 : 0);
+  return sequence;
+}
+
+}  // namespace draftsmith::testing

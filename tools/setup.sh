@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by tools/demo and tools/test: installs what is missing, configures and builds.
+# Every step looks first whether it is done, so an interrupted set-up goes on where it stopped.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv="$root/.venv"
+cd "$root"
+
+# Debian 12 (bookworm) pins the versions of these: its packages only get security fixes.
+packages=(build-essential cmake ninja-build ccache python3 python3-venv libcli11-dev libspdlog-dev
+          libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libhwy-dev libgtest-dev libbenchmark-dev)
+
+say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+
+install_packages() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
+      missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing Debian packages: ${missing[*]}"
+  local run_as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || {
+      echo "set-up: expected root or sudo to install ${missing[*]}, got neither. Try as root: apt-get install ${missing[*]}." >&2
+      exit 5
+    }
+    run_as_root=(sudo)
+  fi
+  "${run_as_root[@]}" apt-get update -qq
+  "${run_as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >&2
+}
+
+install_wheels() {
+  local stamp="$venv/.installed"
+  cmp -s tools/requirements.txt "$stamp" && return
+  say "installing Python wheels into .venv (1.6 GB)"
+  [ -x "$venv/bin/pip" ] || { rm -rf "$venv" && /usr/bin/python3 -m venv "$venv"; }
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r tools/requirements.txt
+  cp tools/requirements.txt "$stamp"
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1
+  shift
+  if [ ! -f "build/$preset/build.ninja" ]; then
+    say "configuring build/$preset"
+    cmake --preset "$preset" >"/tmp/draftsmith-configure.$$" 2>&1 || { cat "/tmp/draftsmith-configure.$$" >&2; exit 70; }
+    rm -f "/tmp/draftsmith-configure.$$"
+  fi
+  say "building build/$preset"
+  cmake --build --preset "$preset" ${1:+--target "$@"} >&2
+}
+
+# The demo's model as a Hugging Face folder; tests compare with published numbers of it.
+make_demo_model() {
+  "$venv/bin/python" tools/gguf_to_hf.py --out build/demo/model >&2
+}
+
+set_up() {
+  install_packages
+  install_wheels
+  build "$@"
+}
