@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/base/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "draftsmith/base/error.h"
+
+namespace draftsmith {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail_write(const fs::path& path, const std::string& reason) {
+  throw DeviceError(
+      {.what = "file", .expected = "to write it", .got = reason, .where = path.string(),
+       .hint = "freeing space or another output folder"});
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path) {
+  std::error_code error;
+  const bool is_folder = fs::is_directory(path, error);
+  errno = 0;
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream || is_folder) {
+    throw DataError(
+        {.what = "file", .expected = "a readable file",
+         .got = std::strerror(is_folder ? EISDIR : errno), .where = path.string()});
+  }
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+void flush_to_disk(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail_write(path, std::strerror(errno));
+  const int result = ::fsync(descriptor);
+  const int reason = errno;
+  ::close(descriptor);
+  if (result != 0) fail_write(path, std::strerror(reason));
+}
+
+void write_file_atomically(const fs::path& path, std::string_view bytes) {
+  fs::path aside = path;
+  aside += ".partial";
+  {
+    std::ofstream stream(aside, std::ios::binary | std::ios::trunc);
+    stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    stream.close();
+    if (!stream) fail_write(aside, std::strerror(errno));
+  }
+  flush_to_disk(aside);
+  std::error_code error;
+  fs::rename(aside, path, error);
+  if (error) fail_write(path, error.message());
+  flush_to_disk(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+void make_writable_folder(const fs::path& path, std::string_view setting) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (!error && !fs::is_directory(path)) error = std::make_error_code(std::errc::not_a_directory);
+  const fs::path probe = path / ".writable";
+  if (!error && !std::ofstream(probe)) error = std::error_code(errno, std::generic_category());
+  if (error) {
+    throw ConfigError(
+        {.what = std::string(setting), .expected = "a folder that can be written",
+         .got = error.message(), .where = path.string(), .hint = "another folder"});
+  }
+  fs::remove(probe, error);
+}
+
+StagedFolder::StagedFolder(fs::path final_path) : final_(std::move(final_path)) {
+  if (!final_.has_filename()) final_ = final_.parent_path();  // "runs/one/"
+  staging_ = final_.parent_path() / ("." + final_.filename().string() + ".partial");
+  std::error_code error;
+  fs::remove_all(staging_, error);
+  fs::create_directories(staging_, error);
+  if (error) fail_write(staging_, error.message());
+}
+
+StagedFolder::~StagedFolder() {
+  std::error_code error;
+  if (!is_published_) fs::remove_all(staging_, error);
+}
+
+void StagedFolder::publish() {
+  for (const auto& entry : fs::recursive_directory_iterator(staging_)) flush_to_disk(entry.path());
+  flush_to_disk(staging_);
+  std::error_code error;
+  fs::remove_all(final_, error);
+  fs::rename(staging_, final_, error);
+  if (error) fail_write(final_, error.message());
+  is_published_ = true;
+  flush_to_disk(final_.has_parent_path() ? final_.parent_path() : fs::path("."));
+}
+
+}  // namespace draftsmith
