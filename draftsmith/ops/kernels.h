@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+/// The kernels that every device defines, on plain pointers: torch stops at the op. Arrays are
+/// dense and row-major; sizes and indices are 64-bit.
+namespace draftsmith::ops {
+
+/// How an array's elements are stored. Statistics of kF64 arrays are double, else float.
+enum class Storage { kBF16, kF32, kF64 };
+
+struct RmsNormParams {
+  Storage storage;
+  const void* x;       // [rows, width]
+  const void* weight;  // [width]
+  int64_t rows;
+  int64_t width;
+  double eps;
+  void* out;      // [rows, width]
+  double* scale;  // [rows] 1 / sqrt(mean(x^2) + eps), or null
+};
+
+void compute_rms_norm(const RmsNormParams& params);
+
+struct RmsNormGradientParams {
+  Storage storage;
+  const void* x;             // [rows, width]
+  const void* weight;        // [width]
+  const double* scale;       // [rows] from compute_rms_norm
+  const void* out_gradient;  // [rows, width]
+  int64_t rows;
+  int64_t width;
+  void* x_gradient;         // [rows, width]
+  double* weight_gradient;  // [width]
+};
+
+/// The sum over rows has a fixed order, whatever the number of threads.
+void compute_rms_norm_gradient(const RmsNormGradientParams& params);
+
+struct RotaryParams {
+  Storage storage;
+  const void* x;     // [B, S, H, E]
+  const void* cos;   // [B or 1, S, E/2]
+  const void* sin;   // as cos
+  int64_t B, S, H, E;
+  bool has_batch_angles;  // cos and sin have B rows
+  bool is_inverse;        // rotate back: the gradient
+  void* out;              // [B, S, H, E]
+};
+
+void compute_rotary(const RotaryParams& params);
+
+struct SwigluParams {
+  Storage storage;
+  const void* gate;  // [count]
+  const void* up;    // [count]
+  int64_t count;
+  void* out;         // [count] silu(gate) up
+  const void* out_gradient = nullptr;  // [count]; if set, the two gradients are written instead
+  void* gate_gradient = nullptr;
+  void* up_gradient = nullptr;
+};
+
+void compute_swiglu(const SwigluParams& params);
+
+/// Softmax statistics of the rows of a [rows, width] array of logits.
+struct SoftmaxStatistics {
+  double* log_sum;  // [rows] log sum exp
+  int64_t* argmax;  // [rows] lowest index on ties
+};
+
+struct TeacherRowsParams {
+  Storage storage;
+  const void* logits;  // [rows, V]
+  int64_t rows;
+  int64_t vocab_size;  // V
+  SoftmaxStatistics out;
+};
+
+/// Statistics of teacher logits; each distinct teacher row is looked at once.
+void compute_teacher_rows(const TeacherRowsParams& params);
+
+struct HeadRowsParams {
+  Storage storage;
+  void* logits;        // [rows, V] in: student logits z, or z - t with a teacher; out: gradient
+  int64_t rows;
+  int64_t vocab_size;  // V
+  const int64_t* labels;   // [rows]
+  const double* weights;   // [rows]
+  double kl_weight;
+  double cap_weight;
+  bool needs_gradient;
+
+  const void* teacher_logits = nullptr;         // [M, V] t, or null
+  const int64_t* teacher_rows = nullptr;        // [rows] row of teacher_logits
+  SoftmaxStatistics teacher = {};               // [M], from compute_teacher_rows
+
+  double* ce;                  // [rows] -log q(label)
+  double* kl;                  // [rows] KL(p || q), 0 without a teacher
+  double* cap;                 // [rows] entropy of q where the argmax is the label, else 0
+  double* label_probability;   // [rows] q(label)
+  int64_t* predicted;          // [rows] argmax of q, lowest index on ties
+};
+
+/// One pass to find each row's maximum, one to sum, one to overwrite the logits with
+///   weight ((q - [v = label]) + kl_weight (q - p) - cap_weight [correct] q (z - mean_q z)).
+/// With a teacher the logits hold z - t, so that the rounding of t cancels in q - p.
+void compute_head_rows(const HeadRowsParams& params);
+
+}  // namespace draftsmith::ops

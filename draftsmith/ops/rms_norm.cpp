@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/ops/rms_norm.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/kernels.h"
+#include "draftsmith/ops/storage.h"
+
+namespace draftsmith::ops {
+namespace {
+
+using torch::Tensor;
+
+Tensor run_forward(const Tensor& x, const Tensor& weight, double eps, double* scale) {
+  auto out = torch::empty_like(x);
+  const int64_t width = x.size(-1);
+  compute_rms_norm(
+      {.storage = storage_of(x), .x = x.const_data_ptr(), .weight = weight.const_data_ptr(),
+       .rows = width == 0 ? 0 : x.numel() / width, .width = width, .eps = eps, .out = out.data_ptr(),
+       .scale = scale});
+  return out;
+}
+
+struct RmsNorm : torch::autograd::Function<RmsNorm> {
+  static Tensor forward(
+      torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight, double eps) {
+    const auto scale = torch::empty({x.numel() / x.size(-1)}, x.options().dtype(torch::kDouble));
+    context->save_for_backward({x, weight, scale});
+    return run_forward(x, weight, eps, scale.data_ptr<double>());
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context, torch::autograd::variable_list upstream) {
+    const auto saved = context->get_saved_variables();
+    const Tensor& x = saved[0];
+    const Tensor& weight = saved[1];
+    const auto out_gradient = upstream[0].contiguous();
+    auto x_gradient = torch::empty_like(x);
+    auto weight_gradient = torch::empty({x.size(-1)}, x.options().dtype(torch::kDouble));
+    compute_rms_norm_gradient(
+        {.storage = storage_of(x), .x = x.const_data_ptr(), .weight = weight.const_data_ptr(),
+         .scale = saved[2].const_data_ptr<double>(), .out_gradient = out_gradient.const_data_ptr(),
+         .rows = x.numel() / x.size(-1), .width = x.size(-1), .x_gradient = x_gradient.data_ptr(),
+         .weight_gradient = weight_gradient.data_ptr<double>()});
+    return {x_gradient, weight_gradient.to(weight.scalar_type()), Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  check_shape(weight, {x.size(-1)}, "rms_norm weight");
+  check_same_kind(weight, x, "rms_norm weight", "x");
+  const auto dense = x.contiguous();
+  if (needs_gradient({x, weight})) return RmsNorm::apply(dense, weight, eps);
+  return run_forward(dense, weight, eps, nullptr);
+}
+
+}  // namespace draftsmith::ops
