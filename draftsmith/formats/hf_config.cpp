@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/formats/hf_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "draftsmith/base/error.h"
+#include "draftsmith/formats/json.h"
+
+namespace draftsmith::formats {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kMaxSize = int64_t{1} << 32;
+
+[[noreturn]] void fail(
+    const JsonObject& json, std::string what, std::string expected, std::string got) {
+  throw DataError(
+      {.what = std::move(what), .expected = std::move(expected), .got = std::move(got),
+       .where = json.where()});
+}
+
+void refuse_partial_rotary(const JsonObject& json) {
+  const double share = json.number_or("partial_rotary_factor", 1);
+  if (share != 1)
+    fail(json, "partial_rotary_factor", "1 for this model type", fmt::format("{}", share));
+}
+
+RopeSettings read_scaling(const JsonObject& json, RopeSettings rope) {
+  rope.type = json.text_or("rope_type", json.text_or("type", "default"));
+  if (rope.type == "default" && json.has("factor") && !json.has("rope_type") && !json.has("type"))
+    fail(json, "rope_type", "the type that the factor belongs to", "none");
+  const bool is_known = rope.type == "default" || rope.type == "linear" || rope.type == "llama3" ||
+                        rope.type == "yarn";
+  if (!is_known)
+    fail(json, "rope type", "default, linear, llama3 or yarn", "'" + rope.type + "'");
+  if (rope.type == "default") return rope;
+
+  rope.factor = json.number("factor");
+  if (rope.factor < 1) fail(json, "factor", "a number of at least 1", fmt::format("{}", rope.factor));
+  if (rope.type != "linear")
+    rope.original_max_position = json.integer("original_max_position_embeddings", 1, kMaxSize);
+  if (rope.type == "llama3") {
+    rope.low_freq_factor = json.number("low_freq_factor");
+    rope.high_freq_factor = json.number("high_freq_factor");
+    if (!(rope.high_freq_factor > rope.low_freq_factor && rope.low_freq_factor > 0))
+      fail(json, "high_freq_factor", "more than low_freq_factor, both positive", fmt::format("{}", rope.high_freq_factor));
+  }
+  if (rope.type == "yarn") {
+    rope.beta_fast = json.number_or("beta_fast", 32);
+    rope.beta_slow = json.number_or("beta_slow", 1);
+    if (json.has("attention_factor")) rope.attention_factor = json.number("attention_factor");
+    for (const char* key : {"mscale", "mscale_all_dim"}) {
+      if (json.has(key)) fail(json, key, "no such key in yarn settings", json.value().at(key).dump());
+    }
+    if (!json.boolean_or("truncate", true)) fail(json, "truncate", "true", "false");
+  }
+  return rope;
+}
+
+/// Both spellings; `needs_theta` refuses a file without one instead of taking 10,000.
+RopeSettings read_rope(const JsonObject& json, bool needs_theta) {
+  RopeSettings rope;
+  const bool is_nested = json.has("rope_parameters");
+  const JsonObject owner = is_nested ? json.object("rope_parameters") : json;
+  refuse_partial_rotary(json);
+  refuse_partial_rotary(owner);
+  if (owner.has("rope_theta") || (needs_theta && !json.has("rope_theta"))) {
+    rope.theta = owner.number("rope_theta");
+  } else {
+    rope.theta = json.number_or("rope_theta", rope.theta);
+  }
+  if (rope.theta <= 1) fail(json, "rope_theta", "more than 1", fmt::format("{}", rope.theta));
+  if (is_nested) return read_scaling(owner, rope);
+  if (json.has("rope_scaling")) return read_scaling(json.object("rope_scaling"), rope);
+  return rope;
+}
+
+void read_sizes(const JsonObject& json, TransformerConfig& config) {
+  config.vocab_size = json.integer("vocab_size", 1, kMaxSize);
+  config.hidden_size = json.integer("hidden_size", 1, kMaxSize);
+  config.intermediate_size = json.integer("intermediate_size", 1, kMaxSize);
+  config.num_layers = json.integer("num_hidden_layers", 1, 10000);
+  config.num_heads = json.integer("num_attention_heads", 1, 10000);
+  config.num_kv_heads = json.integer_or("num_key_value_heads", config.num_heads, 1, 10000);
+  config.head_dim =
+      json.integer_or("head_dim", config.hidden_size / config.num_heads, 1, 10000);
+  config.rms_norm_eps = json.number_or("rms_norm_eps", 1e-6);
+  config.has_attention_bias = json.boolean_or("attention_bias", false);
+  config.has_mlp_bias = json.boolean_or("mlp_bias", false);
+  config.has_tied_head = json.boolean_or("tie_word_embeddings", false);
+  config.max_position_embeddings = json.integer_or("max_position_embeddings", 0, 0, kMaxSize);
+  if (json.has("eos_token_id")) config.eos_token_ids = json.integers("eos_token_id");
+  if (config.num_heads % config.num_kv_heads != 0)
+    fail(json, "num_key_value_heads", fmt::format("a divisor of {} heads", config.num_heads), fmt::format("{}", config.num_kv_heads));
+  if (config.head_dim % 2 != 0 || config.head_dim == 0)
+    fail(json, "head_dim", "an even number of at least 2", fmt::format("{}", config.head_dim));
+  if (json.text_or("hidden_act", "silu") != "silu")
+    fail(json, "hidden_act", "silu", json.text("hidden_act"));
+}
+
+void check_layer_ids(const JsonObject& json, const DrafterConfig& config) {
+  const auto& ids = config.target_layer_ids;
+  const bool is_ascending =
+      !ids.empty() && ids.front() >= 0 &&
+      std::adjacent_find(ids.begin(), ids.end(), std::greater_equal<>()) == ids.end();
+  const bool is_inside = config.num_target_layers == 0 || ids.empty() ||
+                         ids.back() <= config.num_target_layers - 2;
+  if (!is_ascending || !is_inside)
+    fail(json, "target_layer_ids", "distinct ascending ids below the target's last layer", fmt::format("{}", ids));
+}
+
+void read_layer_types(const JsonObject& json, DrafterConfig& config) {
+  const auto types = json.texts("layer_types");
+  if (static_cast<int64_t>(types.size()) != config.num_layers)
+    fail(json, "layer_types", fmt::format("{} entries", config.num_layers), fmt::format("{}", types.size()));
+  for (const std::string& type : types) {
+    if (type != "full_attention" && type != "sliding_attention")
+      fail(json, "layer_types", "full_attention or sliding_attention", "'" + type + "'");
+    config.is_sliding.push_back(type == "sliding_attention");
+  }
+  if (config.has_sliding_layers()) config.sliding_window = json.integer("sliding_window", 1, kMaxSize);
+}
+
+}  // namespace
+
+bool DrafterConfig::has_sliding_layers() const {
+  return std::find(is_sliding.begin(), is_sliding.end(), true) != is_sliding.end();
+}
+
+bool DrafterConfig::is_causal_block(int64_t layer) const {
+  return is_causal.value_or(is_sliding.at(static_cast<size_t>(layer)));
+}
+
+TargetConfig read_target_config(const fs::path& folder) {
+  const auto json = JsonObject::from_file(folder / "config.json");
+  TargetConfig config;
+  config.model_type = json.text("model_type");
+  if (config.model_type != "llama" && config.model_type != "qwen3")
+    fail(json, "model_type", "llama or qwen3", "'" + config.model_type + "'");
+  read_sizes(json, config);
+  config.rope = read_rope(json, /*needs_theta=*/false);
+  if (json.has("layer_types")) {
+    for (const std::string& type : json.texts("layer_types"))
+      if (type != "full_attention") fail(json, "layer_types", "full_attention in a target", "'" + type + "'");
+  }
+  return config;
+}
+
+DrafterConfig read_drafter_config(const fs::path& folder) {
+  const auto json = JsonObject::from_file(folder / "config.json");
+  DrafterConfig config;
+  config.model_type = json.text("model_type");
+  if (config.model_type != "qwen3") fail(json, "model_type", "qwen3", "'" + config.model_type + "'");
+  json.integer("head_dim", 1, 10000);  // no fallback: a guess here rotates the wrong width
+  json.number("rms_norm_eps");
+  read_sizes(json, config);
+  config.rope = read_rope(json, /*needs_theta=*/true);
+
+  const JsonObject inner = json.object("dflash_config");
+  const JsonObject& owner = inner.has("block_size") ? inner : json;
+  config.block_size = owner.integer("block_size", 2, 4096);
+  config.mask_token_id = inner.integer("mask_token_id", 0, config.vocab_size - 1);
+  config.target_layer_ids = inner.integers("target_layer_ids");
+  const JsonObject& counter = inner.has("num_target_layers") ? inner : json;
+  config.num_target_layers = counter.integer_or("num_target_layers", 0, 1, 10000);
+  check_layer_ids(json, config);
+  read_layer_types(json, config);
+  if (json.has("is_causal")) config.is_causal = json.boolean_or("is_causal", false);
+  if (inner.has("causal")) config.is_causal = inner.boolean_or("causal", false);
+  config.initializer_range = json.number_or("initializer_range", 0.02);
+  return config;
+}
+
+std::string write_drafter_config(const DrafterConfig& config, const std::string& dtype) {
+  Json layer_types = Json::array();
+  for (const bool is_sliding : config.is_sliding)
+    layer_types.push_back(is_sliding ? "sliding_attention" : "full_attention");
+  Json inner = {
+      {"block_size", config.block_size},
+      {"mask_token_id", config.mask_token_id},
+      {"target_layer_ids", config.target_layer_ids}};
+  Json rope = {{"rope_type", config.rope.type}};
+  if (config.rope.type != "default") rope["factor"] = config.rope.factor;
+  if (config.rope.type == "llama3" || config.rope.type == "yarn")
+    rope["original_max_position_embeddings"] = config.rope.original_max_position;
+  if (config.rope.type == "llama3") {
+    rope["low_freq_factor"] = config.rope.low_freq_factor;
+    rope["high_freq_factor"] = config.rope.high_freq_factor;
+  }
+  if (config.rope.type == "yarn") {
+    rope["beta_fast"] = config.rope.beta_fast;
+    rope["beta_slow"] = config.rope.beta_slow;
+    if (config.rope.attention_factor) rope["attention_factor"] = *config.rope.attention_factor;
+  }
+  Json rope_parameters = rope;
+  rope_parameters["rope_theta"] = config.rope.theta;
+
+  Json json = {
+      {"architectures", {"DFlashDraftModel"}},
+      {"auto_map", {{"AutoModel", "dflash.DFlashDraftModel"}}},
+      {"model_type", "qwen3"},
+      {"dtype", dtype},
+      {"block_size", config.block_size},
+      {"num_target_layers", config.num_target_layers},
+      {"dflash_config", inner},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.num_layers},
+      {"num_attention_heads", config.num_heads},
+      {"num_key_value_heads", config.num_kv_heads},
+      {"head_dim", config.head_dim},
+      {"hidden_act", "silu"},
+      {"layer_types", layer_types},
+      {"sliding_window", config.has_sliding_layers() ? Json(config.sliding_window) : Json()},
+      {"use_sliding_window", config.has_sliding_layers()},
+      {"max_window_layers", config.num_layers},
+      {"rope_theta", config.rope.theta},
+      {"rope_scaling", config.rope.type == "default" ? Json() : rope},
+      {"rope_parameters", rope_parameters},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"initializer_range", config.initializer_range},
+      {"attention_bias", config.has_attention_bias},
+      {"attention_dropout", 0.0},
+      {"vocab_size", config.vocab_size},
+      {"tie_word_embeddings", false},
+      {"use_cache", true}};
+  if (config.num_target_layers == 0) json.erase("num_target_layers");
+  if (config.is_causal) json["is_causal"] = *config.is_causal;
+  return json.dump(2) + "\n";
+}
+
+std::vector<int64_t> read_stop_token_ids(const fs::path& folder) {
+  if (fs::exists(folder / "generation_config.json")) {
+    const auto generation = JsonObject::from_file(folder / "generation_config.json");
+    if (generation.has("eos_token_id")) return generation.integers("eos_token_id");
+  }
+  const auto json = JsonObject::from_file(folder / "config.json");
+  return json.has("eos_token_id") ? json.integers("eos_token_id") : std::vector<int64_t>{};
+}
+
+std::vector<int64_t> choose_target_layer_ids(int64_t num_target_layers, int64_t count) {
+  std::vector<int64_t> ids;
+  if (count == 1) ids.push_back(num_target_layers / 2);
+  for (int64_t j = 0; count > 1 && j < count; ++j) {
+    const double exact =
+        1.0 + static_cast<double>(j * (num_target_layers - 4)) / static_cast<double>(count - 1);
+    // std::nearbyint rounds half to even in the default rounding mode, as Python does.
+    ids.push_back(static_cast<int64_t>(std::nearbyint(exact)));
+  }
+  const bool is_usable =
+      !ids.empty() && ids.front() >= 0 && ids.back() <= num_target_layers - 2 &&
+      std::adjacent_find(ids.begin(), ids.end(), std::greater_equal<>()) == ids.end();
+  if (!is_usable) {
+    throw ConfigError(
+        {.what = "drafter.target_layer_ids",
+         .expected = fmt::format("{} distinct layers of the target's {}", count, num_target_layers),
+         .got = fmt::format("{} from the formula", ids),
+         .hint = "naming the layers, for example --drafter.target_layer_ids=0,2"});
+  }
+  return ids;
+}
+
+}  // namespace draftsmith::formats
