@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "draftsmith/ops/block_attention.h"
+
+namespace draftsmith::data {
+
+/// What of a drafter decides how blocks are made.
+struct BlockRule {
+  int64_t block_size = 0;     // K
+  int64_t mask_token_id = 0;
+  double decay_gamma = 0;     // weight of slot k is exp(-(k-1) / gamma); 0 = no decay
+};
+
+/// Rows that blocks are cut from; all tensors on the host.
+struct BlockRows {
+  torch::Tensor ids;           // [B, S] int64
+  torch::Tensor mask;          // [B, S] uint8, bool or float 0/1
+  torch::Tensor document_ids;  // [B, S] int64, -1 = padding; undefined = one document per row
+};
+
+struct Anchors {
+  torch::Tensor positions;  // [B, N] int64, ascending in a row, padded with 0
+  torch::Tensor keep;       // [B, N] bool, false for padding
+};
+
+/// The draft blocks of a batch. Slot k of the block at anchor a predicts the token at a + k from
+/// the anchor's token (slot 0) and mask tokens; teacher row a + k - 1 holds the target's own
+/// distribution for it.
+struct DraftBlocks {
+  ops::BlockLayout layout;
+  torch::Tensor block_ids;          // [B, N, K] int64
+  torch::Tensor positions;          // [B, N, K] int64, per document
+  torch::Tensor context_positions;  // [B, S] int64, per document
+  torch::Tensor labels;             // [B, N, K] int64, ids[min(a + k, S - 1)]
+  torch::Tensor weights;            // [B, N, K] fp32, decay included, 0 where unsupervised
+  torch::Tensor teacher_rows;       // [B, N, K] int64 row in its sequence, -1 where weight is 0
+};
+
+/// Which positions may be anchors: supervised, followed by a supervised token of the same
+/// document. A position's key hash(seed, epoch, sequence, position) does not depend on the batch.
+struct AnchorRule {
+  int64_t num_anchors = 0;           // of the whole batch: those with the smallest keys
+  int64_t anchors_per_sequence = 0;  // most that one row offers, smallest keys first; 0 = all
+  uint64_t seed = 0;
+  uint64_t epoch = 0;
+};
+
+/// N is the largest number drawn in one row (at least 1); a batch without an eligible position
+/// gives blocks that are not kept.
+Anchors choose_anchors(
+    const BlockRows& rows, const std::vector<int64_t>& sequences, const AnchorRule& rule);
+
+/// Whether some position of the sequence may be an anchor.
+bool has_eligible_anchor(const std::vector<uint8_t>& mask);
+
+/// Errors: ShapeError if tensors disagree or an anchor of a kept block lies outside its row.
+/// A block whose anchor lies in document -1 is not kept.
+DraftBlocks make_draft_blocks(
+    const BlockRows& rows, const Anchors& anchors, const BlockRule& rule);
+
+}  // namespace draftsmith::data

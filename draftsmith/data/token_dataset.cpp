@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/data/token_dataset.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <arrow/api.h>
+#include <arrow/io/file.h>
+#include <arrow/ipc/reader.h>
+
+#include "draftsmith/base/error.h"
+#include "draftsmith/formats/json.h"
+
+namespace draftsmith::data {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kMaskColumns[] = {"loss_mask", "assistant_masks", "labels"};
+constexpr int64_t kIgnoredLabel = -100;
+
+[[noreturn]] void fail(
+    const fs::path& path, std::string what, std::string expected, std::string got,
+    std::string hint = "") {
+  throw DataError(
+      {.what = std::move(what), .expected = std::move(expected), .got = std::move(got),
+       .where = path.string(), .hint = std::move(hint)});
+}
+
+template <class Value>
+Value unwrap(arrow::Result<Value> result, const fs::path& path) {
+  if (!result.ok()) fail(path, "Arrow file", "a readable stream or file", result.status().message());
+  return std::move(result).ValueUnsafe();
+}
+
+/// All record batches of a shard, still in the mapped file.
+arrow::RecordBatchVector read_shard(const fs::path& path) {
+  const auto file =
+      unwrap(arrow::io::MemoryMappedFile::Open(path.string(), arrow::io::FileMode::READ), path);
+  const auto magic = unwrap(file->ReadAt(0, 6), path);
+  const bool is_file_format = magic->ToString() == "ARROW1";
+  arrow::RecordBatchVector batches;
+  if (is_file_format) {
+    const auto reader = unwrap(arrow::ipc::RecordBatchFileReader::Open(file), path);
+    for (int i = 0; i < reader->num_record_batches(); ++i)
+      batches.push_back(unwrap(reader->ReadRecordBatch(i), path));
+  } else {
+    const auto reader = unwrap(arrow::ipc::RecordBatchStreamReader::Open(file), path);
+    while (true) {
+      auto batch = unwrap(reader->Next(), path);
+      if (!batch) break;
+      batches.push_back(std::move(batch));
+    }
+  }
+  return batches;
+}
+
+/// Values `[begin, end)` of a list column's row, whatever the integer type.
+std::vector<int64_t> read_values(
+    const arrow::Array& values, int64_t begin, int64_t end, const std::string& what, const fs::path& path) {
+  std::vector<int64_t> result(static_cast<size_t>(end - begin));
+  if (values.null_count() > 0) {
+    for (int64_t i = begin; i < end; ++i)
+      if (values.IsNull(i)) fail(path, what, "values", "null");
+  }
+  const auto copy = [&]<class ArrayType>(const ArrayType& typed) {
+    for (int64_t i = begin; i < end; ++i)
+      result[static_cast<size_t>(i - begin)] = static_cast<int64_t>(typed.Value(i));
+  };
+  switch (values.type_id()) {
+    case arrow::Type::BOOL: copy(static_cast<const arrow::BooleanArray&>(values)); break;
+    case arrow::Type::INT8: copy(static_cast<const arrow::Int8Array&>(values)); break;
+    case arrow::Type::UINT8: copy(static_cast<const arrow::UInt8Array&>(values)); break;
+    case arrow::Type::INT16: copy(static_cast<const arrow::Int16Array&>(values)); break;
+    case arrow::Type::UINT16: copy(static_cast<const arrow::UInt16Array&>(values)); break;
+    case arrow::Type::INT32: copy(static_cast<const arrow::Int32Array&>(values)); break;
+    case arrow::Type::UINT32: copy(static_cast<const arrow::UInt32Array&>(values)); break;
+    case arrow::Type::INT64: copy(static_cast<const arrow::Int64Array&>(values)); break;
+    case arrow::Type::UINT64: copy(static_cast<const arrow::UInt64Array&>(values)); break;
+    default: fail(path, what, "a list of integers", values.type()->ToString());
+  }
+  return result;
+}
+
+/// A list or large_list column of one record batch.
+struct ListColumn {
+  std::shared_ptr<arrow::Array> array;
+  std::string name;
+
+  static ListColumn find(const arrow::RecordBatch& batch, const std::string& name, const fs::path& path) {
+    const auto array = batch.GetColumnByName(name);
+    if (!array) fail(path, "column " + name, "to be there", fmt::format("columns {}", batch.schema()->field_names()));
+    const auto type = array->type_id();
+    if (type != arrow::Type::LIST && type != arrow::Type::LARGE_LIST)
+      fail(path, "column " + name, "a list of integers", array->type()->ToString());
+    // Offsets come from the file; a damaged one must not be followed out of the mapping.
+    const auto status = array->ValidateFull();
+    if (!status.ok()) fail(path, "column " + name, "valid lists", status.message());
+    // Values are read for no rows, to refuse a wrong element type at once.
+    const ListColumn column{array, name};
+    read_values(*column.values(), 0, 0, "column " + name, path);
+    return column;
+  }
+
+  template <class Function>
+  auto visit(Function&& function) const {
+    return array->type_id() == arrow::Type::LIST
+               ? function(static_cast<const arrow::ListArray&>(*array))
+               : function(static_cast<const arrow::LargeListArray&>(*array));
+  }
+  std::shared_ptr<arrow::Array> values() const {
+    return visit([](const auto& list) { return list.values(); });
+  }
+  int64_t length(int64_t row) const {
+    return visit([&](const auto& list) { return static_cast<int64_t>(list.value_length(row)); });
+  }
+  std::vector<int64_t> read(int64_t row, const fs::path& path, const std::string& row_name) const {
+    if (array->IsNull(row)) fail(path, row_name + " " + name, "a list", "null");
+    return visit([&](const auto& list) {
+      const int64_t begin = list.value_offset(row);
+      return read_values(*list.values(), begin, begin + list.value_length(row), row_name + " " + name, path);
+    });
+  }
+};
+
+fs::path find_split(const fs::path& folder, const std::string& split) {
+  const fs::path dict = folder / "dataset_dict.json";
+  if (!fs::exists(dict)) return folder;
+  const auto splits = formats::JsonObject::from_file(dict).texts("splits");
+  if (std::find(splits.begin(), splits.end(), split) != splits.end() &&
+      fs::path(split).filename() == split)
+    return folder / split;
+  throw ConfigError(
+      {.what = "data.split", .expected = fmt::format("one of {}", fmt::join(splits, ", ")),
+       .got = split.empty() ? "none" : "'" + split + "'", .where = folder.string(),
+       .hint = splits.empty() ? "" : "--data.split=" + splits.front()});
+}
+
+}  // namespace
+
+struct TokenDataset::Shards {
+  struct Batch {
+    ListColumn ids;
+    std::vector<ListColumn> masks;
+    fs::path path;
+    int64_t first_row;
+  };
+
+  fs::path folder;
+  std::vector<Batch> batches;
+  int64_t num_rows = 0;
+
+  const Batch& find(int64_t row) const {
+    DS_CHECK(row >= 0 && row < num_rows);
+    const auto next = std::upper_bound(
+        batches.begin(), batches.end(), row,
+        [](int64_t value, const Batch& batch) { return value < batch.first_row; });
+    return *(next - 1);
+  }
+
+  void add(const arrow::RecordBatch& batch, const fs::path& path) {
+    if (batch.num_rows() == 0) return;
+    Batch entry{ListColumn::find(batch, "input_ids", path), {}, path, num_rows};
+    for (const char* name : kMaskColumns)
+      if (batch.schema()->GetFieldIndex(name) >= 0)
+        entry.masks.push_back(ListColumn::find(batch, name, path));
+    if (entry.masks.empty()) {
+      fail(
+          path, "loss mask", "a column loss_mask, assistant_masks or labels",
+          fmt::format("columns {}", batch.schema()->field_names()));
+    }
+    batches.push_back(std::move(entry));
+    num_rows += batch.num_rows();
+  }
+};
+
+TokenDataset::TokenDataset(std::unique_ptr<Shards> shards) : shards_(std::move(shards)) {}
+TokenDataset::TokenDataset(TokenDataset&&) noexcept = default;
+TokenDataset& TokenDataset::operator=(TokenDataset&&) noexcept = default;
+TokenDataset::~TokenDataset() = default;
+
+TokenDataset TokenDataset::open(const fs::path& folder, const std::string& split) {
+  auto shards = std::make_unique<Shards>();
+  if (!fs::is_directory(folder))
+    fail(folder, "data.path", "a folder written by save_to_disk", fs::exists(folder) ? "a file" : "no such folder");
+  shards->folder = find_split(folder, split);
+  const auto state = formats::JsonObject::from_file(shards->folder / "state.json");
+  if (!state.has("_data_files") || !state.value().at("_data_files").is_array())
+    fail(state.where(), "_data_files", "a list of files", "none");
+  for (const auto& item : state.value().at("_data_files")) {
+    const std::string name = formats::JsonObject(item, state.where()).text("filename");
+    if (name.empty() || fs::path(name).filename() != name || name == "..")
+      fail(state.where(), "filename", "a file name without folders", "'" + name + "'");
+    const fs::path path = shards->folder / name;
+    if (!fs::exists(path)) fail(path, "shard", "the file that state.json lists", "no such file");
+    for (const auto& batch : read_shard(path)) shards->add(*batch, path);
+  }
+  if (shards->num_rows == 0)
+    fail(shards->folder, "dataset", "at least one sequence", "none");
+  return TokenDataset(std::move(shards));
+}
+
+int64_t TokenDataset::num_sequences() const { return shards_->num_rows; }
+const fs::path& TokenDataset::folder() const { return shards_->folder; }
+
+int64_t TokenDataset::length(int64_t index) const {
+  const auto& batch = shards_->find(index);
+  return batch.ids.length(index - batch.first_row);
+}
+
+TokenSequence TokenDataset::sequence(int64_t index) const {
+  const auto& batch = shards_->find(index);
+  const int64_t row = index - batch.first_row;
+  const std::string name = fmt::format("row {}", index);
+  TokenSequence result;
+  result.ids = batch.ids.read(row, batch.path, name);
+  std::optional<std::vector<uint8_t>> mask;
+  for (const ListColumn& column : batch.masks) {
+    const auto values = column.read(row, batch.path, name);
+    if (values.size() != result.ids.size()) {
+      fail(
+          batch.path, name, fmt::format("{} values of {}", result.ids.size(), column.name),
+          fmt::format("{}", values.size()));
+    }
+    std::vector<uint8_t> bits(values.size());
+    const bool holds_labels = column.name == "labels";
+    for (size_t i = 0; i < values.size(); ++i)
+      bits[i] = holds_labels ? values[i] != kIgnoredLabel : values[i] != 0;
+    if (mask && *mask != bits)
+      fail(batch.path, name, "mask columns that agree", "a different mask in " + column.name);
+    mask = std::move(bits);
+  }
+  result.mask = std::move(*mask);
+  return result;
+}
+
+void check_token_ids(
+    const std::vector<int64_t>& ids, int64_t vocab_size, const std::string& where) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    throw DataError(
+        {.what = fmt::format("token {}", i),
+         .expected = fmt::format("an id below the vocabulary's {}", vocab_size),
+         .got = fmt::format("{}", ids[i]), .where = where,
+         .hint = "data tokenised for this target"});
+  }
+}
+
+}  // namespace draftsmith::data
