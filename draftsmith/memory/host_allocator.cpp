@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/memory/host_allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+namespace draftsmith::memory {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kSmallest = size_t{1} << 18;      // smaller blocks are left to the C library
+constexpr size_t kMaxIdleBytes = size_t{3} << 30;  // beyond it, freed blocks go back at once
+
+/// A block's header stands in the alignment gap before its data.
+struct Header {
+  size_t capacity;   // bytes after the header
+  size_t requested;  // bytes of the tensor
+};
+static_assert(sizeof(Header) <= kAlignment);
+
+/// Sizes in steps of an eighth of their power of two, so that slightly different shapes share
+/// blocks.
+size_t round_size(size_t bytes) {
+  size_t power = kSmallest;
+  while (power * 2 <= bytes) power *= 2;
+  const size_t step = power / 8;
+  return (bytes + step - 1) / step * step;
+}
+
+class HostAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::DeviceType::CPU)};
+    void* data = take(bytes);
+    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
+
+  HostBytes bytes() {
+    std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+  void reset_peak() {
+    std::lock_guard lock(mutex_);
+    bytes_.peak = bytes_.live;
+  }
+
+ private:
+  static Header& header_of(void* data) {
+    return *reinterpret_cast<Header*>(static_cast<char*>(data) - kAlignment);
+  }
+  static void release(void* data);
+
+  void* take(size_t requested) {
+    const size_t capacity =
+        requested < kSmallest ? (requested + kAlignment - 1) / kAlignment * kAlignment : round_size(requested);
+    void* data = nullptr;
+    std::unique_lock lock(mutex_);
+    const auto found = idle_.lower_bound(capacity);
+    if (found != idle_.end() && found->first <= capacity + capacity / 4) {
+      data = found->second;
+      bytes_.idle -= static_cast<int64_t>(found->first);
+      idle_.erase(found);
+    }
+    bytes_.live += static_cast<int64_t>(requested);
+    bytes_.peak = std::max(bytes_.peak, bytes_.live);
+    lock.unlock();
+    if (data == nullptr) data = make(capacity);
+    header_of(data).requested = requested;
+    return data;
+  }
+
+  static void* make(size_t capacity) {
+    const bool is_huge = capacity >= kHugePage;
+    const size_t alignment = is_huge ? kHugePage : kAlignment;
+    const size_t total = (capacity + kAlignment + alignment - 1) / alignment * alignment;
+    void* block = std::aligned_alloc(alignment, total);
+    if (block == nullptr) throw std::bad_alloc();
+    if (is_huge) ::madvise(block, total, MADV_HUGEPAGE);
+    void* data = static_cast<char*>(block) + kAlignment;
+    header_of(data).capacity = total - kAlignment;
+    return data;
+  }
+
+  void give_back(void* data) {
+    const Header header = header_of(data);
+    {
+      std::lock_guard lock(mutex_);
+      bytes_.live -= static_cast<int64_t>(header.requested);
+      const bool is_kept = header.capacity >= kSmallest &&
+                           static_cast<size_t>(bytes_.idle) + header.capacity <= kMaxIdleBytes;
+      if (is_kept) {
+        bytes_.idle += static_cast<int64_t>(header.capacity);
+        idle_.emplace(header.capacity, data);
+        return;
+      }
+    }
+    std::free(static_cast<char*>(data) - kAlignment);
+  }
+
+  std::mutex mutex_;
+  std::multimap<size_t, void*> idle_;  // by capacity
+  HostBytes bytes_;
+};
+
+/// Never destroyed: tensors in static variables may outlive everything.
+HostAllocator& allocator() {
+  static auto* instance = new HostAllocator;
+  return *instance;
+}
+
+void HostAllocator::release(void* data) {
+  if (data != nullptr) allocator().give_back(data);
+}
+
+}  // namespace
+
+void install_host_allocator() { c10::SetCPUAllocator(&allocator(), /*priority=*/1); }
+
+HostBytes host_bytes() { return allocator().bytes(); }
+
+void reset_host_peak() { allocator().reset_peak(); }
+
+}  // namespace draftsmith::memory

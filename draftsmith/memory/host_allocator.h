@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace draftsmith::memory {
+
+/// Bytes of host tensors.
+struct HostBytes {
+  int64_t live = 0;  // in tensors now
+  int64_t peak = 0;  // largest `live` since the last reset
+  int64_t idle = 0;  // kept for the next tensor of about the same size
+};
+
+/// From now on host tensors come from an allocator that counts them and that keeps large blocks
+/// for reuse. The C library gives every large block back to the system, and a training step then
+/// spends a quarter of its time on page faults. Call it before the first tensor is made; tensors
+/// made earlier stay valid. Safe from any thread.
+void install_host_allocator();
+
+HostBytes host_bytes();
+
+/// Lets `peak` start again from `live`.
+void reset_host_peak();
+
+}  // namespace draftsmith::memory

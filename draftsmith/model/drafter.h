@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/types.h>
+
+#include "draftsmith/data/draft_blocks.h"
+#include "draftsmith/formats/hf_config.h"
+#include "draftsmith/model/kv_cache.h"
+#include "draftsmith/model/layers.h"
+#include "draftsmith/model/rope.h"
+
+namespace draftsmith::model {
+
+/// A DFlash drafter: projects the target's features once and injects them as extra keys and
+/// values into every layer; the queries are the slots of draft blocks.
+class Drafter {
+ public:
+  /// Takes the tensors of `list_drafter_weights(config)`; they are shared, not copied.
+  Drafter(formats::DrafterConfig config, WeightMap weights);
+
+  /// Reads a folder with config.json and weights; parameters are copied from the file.
+  static Drafter load(const std::filesystem::path& folder, torch::ScalarType dtype);
+
+  /// Writes config.json and model.safetensors in `dtype`.
+  void save(const std::filesystem::path& folder, torch::ScalarType dtype) const;
+
+  /// Final-normed states of all slots of all blocks; logits = states x the target's lm_head^T.
+  /// Gradient: to every parameter.
+  torch::Tensor forward(              // [B, N K, D]
+      const torch::Tensor& embedded,  // [B, N K, D] target embeddings of the block ids
+      const torch::Tensor& features,  // [B, S, F]
+      const data::DraftBlocks& blocks) const;
+
+  /// Decoding: projects features of the next context positions of one row into the cache.
+  void append_context(KvCache& cache, const torch::Tensor& features) const;  // [1, T, F]
+
+  /// Decoding: states of one block whose anchor is the position after the cached context.
+  torch::Tensor draft(                // [1, K, D]
+      const torch::Tensor& embedded,  // [1, K, D]
+      const KvCache& cache) const;
+
+  KvCache make_cache(int64_t capacity) const;
+
+  const formats::DrafterConfig& config() const { return config_; }
+  torch::ScalarType dtype() const { return fc_.weight.scalar_type(); }
+  data::BlockRule block_rule(double decay_gamma) const {
+    return {config_.block_size, config_.mask_token_id, decay_gamma};
+  }
+
+  /// Parameters in the order of the checkpoint. Writing to them changes the drafter.
+  const std::vector<std::pair<std::string, torch::Tensor>>& parameters() const {
+    return parameters_;
+  }
+  int64_t num_parameters() const;
+
+ private:
+  /// Context keys and values of one layer: [B, S, G, E] each.
+  struct ContextKeys {
+    torch::Tensor keys, values;
+  };
+
+  torch::Tensor project_features(const torch::Tensor& features) const;  // [B, S, F] -> [B, S, D]
+  torch::Tensor run_layer(
+      size_t index,
+      const torch::Tensor& hidden,
+      const ops::RotaryAngles& angles,
+      const ContextKeys& context,
+      const torch::Tensor& mask) const;
+  ops::BlockVisibility visibility(size_t layer) const;
+
+  formats::DrafterConfig config_;
+  Rope rope_;
+  std::vector<std::pair<std::string, torch::Tensor>> parameters_;
+  Linear fc_;
+  torch::Tensor hidden_norm_;  // [D]
+  std::vector<DecoderLayer> layers_;
+  torch::Tensor norm_;  // [D]
+};
+
+}  // namespace draftsmith::model

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include "draftsmith/model/drafter.h"
+#include "draftsmith/model/target.h"
+
+namespace draftsmith::model {
+
+/// The config of a new drafter: the target's sizes where the settings say nothing, layer ids by
+/// the formula, the mask token from the tokenizer. `init` must not be a folder.
+/// Errors: ConfigError for sizes that do not fit.
+formats::DrafterConfig make_drafter_config(
+    const DrafterSettings& settings,
+    const formats::TargetConfig& target,
+    const std::filesystem::path& target_folder);
+
+/// Makes the drafter that `drafter.init` asks for.
+///   random: matrices N(0, initializer_range^2), norms 1, biases 0;
+///   target: layers, norms and final norm of the target's last layers; fc passes the last
+///     captured layer through; q/k norms of a target without them are set to the mean size that
+///     its queries and keys have on `sample_ids`;
+///   else a folder: loaded, and checked against the target.
+/// Random numbers follow from `seed` and the tensor's name alone.
+/// Errors: ConfigError, or DataError for a folder that does not fit the target.
+Drafter make_drafter(
+    const DrafterSettings& settings,
+    const TargetSettings& target_settings,
+    const Target& target,
+    const torch::Tensor& sample_ids,  // [B, S] int64, for init = target
+    uint64_t seed);
+
+}  // namespace draftsmith::model

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/model/kv_cache.h"
+
+#include "draftsmith/base/error.h"
+
+namespace draftsmith::model {
+
+KvCache::KvCache(
+    int64_t num_layers,
+    int64_t num_rows,
+    int64_t capacity,
+    int64_t num_kv_heads,
+    int64_t head_dim,
+    torch::TensorOptions options)
+    : capacity_(capacity), lengths_(static_cast<size_t>(num_rows), 0) {
+  for (int64_t i = 0; i < num_layers; ++i) {
+    keys_.push_back(torch::zeros({num_rows, capacity, num_kv_heads, head_dim}, options));
+    values_.push_back(torch::zeros({num_rows, capacity, num_kv_heads, head_dim}, options));
+  }
+}
+
+torch::Tensor KvCache::next_positions(int64_t num_tokens) const {
+  const auto starts = torch::tensor(lengths_, torch::kLong).unsqueeze(1);
+  return starts + torch::arange(num_tokens, torch::kLong).unsqueeze(0);
+}
+
+void KvCache::write(int64_t layer, const torch::Tensor& keys, const torch::Tensor& values) {
+  const auto l = static_cast<size_t>(layer);
+  const int64_t T = keys.size(1);
+  for (int64_t b = 0; b < num_rows(); ++b) {
+    const int64_t length = lengths_[static_cast<size_t>(b)];
+    DS_CHECK(length + T <= capacity_);
+    keys_[l].select(0, b).narrow(0, length, T).copy_(keys.select(0, b));
+    values_[l].select(0, b).narrow(0, length, T).copy_(values.select(0, b));
+  }
+}
+
+torch::Tensor KvCache::keys(int64_t layer, int64_t length) const {
+  return keys_[static_cast<size_t>(layer)].narrow(1, 0, length);
+}
+
+torch::Tensor KvCache::values(int64_t layer, int64_t length) const {
+  return values_[static_cast<size_t>(layer)].narrow(1, 0, length);
+}
+
+void KvCache::advance(const std::vector<int64_t>& added) {
+  DS_CHECK(added.size() == lengths_.size());
+  for (size_t b = 0; b < added.size(); ++b) lengths_[b] += added[b];
+}
+
+void KvCache::truncate(const std::vector<int64_t>& lengths) {
+  DS_CHECK(lengths.size() == lengths_.size());
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    DS_CHECK(lengths[b] >= 0 && lengths[b] <= lengths_[b]);
+    lengths_[b] = lengths[b];
+  }
+}
+
+void KvCache::select_rows(const std::vector<int64_t>& index) {
+  const auto rows = torch::tensor(index, torch::kLong);
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    keys_[i] = keys_[i].index_select(0, rows);
+    values_[i] = values_[i].index_select(0, rows);
+  }
+  std::vector<int64_t> lengths;
+  for (const int64_t b : index) lengths.push_back(lengths_[static_cast<size_t>(b)]);
+  lengths_ = std::move(lengths);
+}
+
+}  // namespace draftsmith::model

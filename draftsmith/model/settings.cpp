@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/model/settings.h"
+
+#include "draftsmith/base/error.h"
+
+namespace draftsmith::model {
+
+void add_fields(FieldList& fields, TargetSettings& settings) {
+  fields.begin_section("target");
+  fields.add("path", settings.path, "target model: a Hugging Face folder (Llama or Qwen3)");
+  fields.add_choice("dtype", settings.dtype, {"bfloat16", "float32"}, "arithmetic of the target");
+  fields.add("device", settings.device, "where the target runs");
+}
+
+void add_fields(FieldList& fields, DrafterSettings& settings) {
+  fields.begin_section("drafter");
+  fields.add(
+      "init", settings.init,
+      "where weights start: random; target (layers, norms and final norm of the target's last "
+      "layers); or a drafter folder, a checkpoint or a run folder (its newest checkpoint), whose "
+      "config.json then decides all sizes below");
+  fields.add("num_layers", settings.num_layers, "decoder layers", {1, 1000});
+  fields.add("block_size", settings.block_size, "tokens of a block, the anchor included", {2, 4096});
+  fields.add(
+      "target_layer_ids", settings.target_layer_ids,
+      "target layers whose output the drafter sees; empty = spread by the usual formula");
+  fields.add(
+      "mask_token_id", settings.mask_token_id,
+      "id that stands for a token to predict; -1 = the tokenizer's mask token or a spare row");
+  fields.add(
+      "layer_types", settings.layer_types,
+      "full_attention or sliding_attention for each layer; empty = all full_attention");
+  fields.add("sliding_window", settings.sliding_window, "tokens a sliding layer looks back", kAtLeastOne);
+  fields.add(
+      "is_causal", settings.is_causal,
+      "whether the slots of a block see only earlier ones; absent = in sliding layers only");
+  fields.add_choice("dtype", settings.dtype, {"bfloat16", "float32"}, "weights and arithmetic of the drafter");
+  fields.add("num_attention_heads", settings.num_attention_heads, "query heads; 0 = the target's", kAtLeastZero);
+  fields.add("num_key_value_heads", settings.num_key_value_heads, "key heads; 0 = the target's", kAtLeastZero);
+  fields.add("head_dim", settings.head_dim, "width of a head; 0 = the target's", kAtLeastZero);
+  fields.add("intermediate_size", settings.intermediate_size, "width of the MLP; 0 = the target's", kAtLeastZero);
+}
+
+torch::ScalarType parse_dtype(const std::string& name) {
+  DS_CHECK(name == "float32" || name == "bfloat16");
+  return name == "float32" ? torch::kFloat : torch::kBFloat16;
+}
+
+std::string dtype_name(torch::ScalarType dtype) {
+  return dtype == torch::kBFloat16 ? "bfloat16" : "float32";
+}
+
+torch::Device parse_device(const std::string& name) {
+  if (name == "cpu") return torch::kCPU;
+  throw DeviceError(
+      {.what = "target.device", .expected = "cpu, the only device of this build",
+       .got = "'" + name + "'", .hint = "--target.device=cpu"});
+}
+
+}  // namespace draftsmith::model
