@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include "draftsmith/data/batch_source.h"
+#include "draftsmith/model/target.h"
+
+namespace draftsmith::pipeline {
+
+/// All that a training step of the drafter needs of one batch.
+struct TrainBatch {
+  data::TokenBatch tokens;
+  data::DraftBlocks blocks;
+  torch::Tensor embedded;        // [B, N K, D] target embeddings of the block ids
+  torch::Tensor features;        // [B, S, F]
+  torch::Tensor teacher_states;  // [B, S, D] after the target's final norm
+  data::DataCursor next;         // the cursor after this batch
+};
+
+/// Runs the target over a batch.
+TrainBatch make_train_batch(
+    const model::Target& target,
+    data::SourceBatch batch,
+    const std::vector<int64_t>& target_layer_ids,
+    torch::ScalarType drafter_dtype);
+
+}  // namespace draftsmith::pipeline
