@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/app/command_line.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "draftsmith/base/error.h"
+#include "draftsmith/base/log.h"
+#include "draftsmith/train/checkpoint.h"
+
+namespace draftsmith::app {
+namespace {
+
+using Assignments = std::vector<std::pair<std::string, std::string>>;
+
+struct Command {
+  const char* name;
+  const char* help;
+  std::vector<std::string> sections;  // of settings that the command uses
+};
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> list = {
+      {"train", "trains a drafter; --resume goes on from the run folder's newest checkpoint",
+       {"target", "drafter", "data", "loss", "train"}},
+      {"eval", "decodes prompts speculatively and plainly: acceptance length, speed, equality",
+       {"target", "drafter", "eval"}},
+      {"generate", "lets the target answer prompts and writes the answers as a training dataset",
+       {"target", "generate"}},
+      {"probe", "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
+       {"loss", "eval"}}};
+  return list;
+}
+
+bool uses_section(const Command& command, const std::string& key) {
+  const std::string section = key.substr(0, key.find('.'));
+  return std::find(command.sections.begin(), command.sections.end(), section) != command.sections.end();
+}
+
+void add_settings(CLI::App& app, const Command& command, const FieldList& fields, Assignments& given) {
+  for (const Field& field : fields.fields()) {
+    if (!uses_section(command, field.key)) continue;
+    app.add_option_function<std::string>(
+           "--" + field.key,
+           [&given, key = field.key](const std::string& value) { given.emplace_back(key, value); },
+           field.help)
+        ->type_name(field.kind)
+        ->default_str(field.print())
+        ->group("Settings [" + field.key.substr(0, field.key.find('.')) + "]");
+  }
+}
+
+void add_probe_flags(CLI::App& app, Flags& flags) {
+  app.add_option("stage", flags.stage, "target, blocks, drafter, loss or decode")->required();
+  app.add_option("--input", flags.input, "safetensors file with the stage's input")->required();
+  app.add_option("--output", flags.output, "safetensors file to write")->required();
+  app.add_option("--target", flags.target, "target folder");
+  app.add_option("--drafter", flags.drafter, "drafter folder");
+  app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")->capture_default_str();
+  app.add_option("--method", flags.method, "chain (decode only)")->capture_default_str();
+  app.add_flag("--grad", flags.grad, "also write gradients (drafter only)");
+}
+
+/// What CLI11 could not place: a misspelt key is answered with the nearest known one.
+void refuse_extras(const std::vector<std::string>& extras, const FieldList& fields) {
+  for (const std::string& extra : extras) {
+    if (extra.rfind("--", 0) != 0) {
+      throw ConfigError(
+          {.what = "command line", .expected = "options only", .got = "'" + extra + "'",
+           .hint = "draftsmith --help"});
+    }
+    const std::string key = extra.substr(2, extra.find('=') == std::string::npos ? extra.npos : extra.find('=') - 2);
+    if (fields.find(key) != nullptr) {
+      throw ConfigError(
+          {.what = "setting", .expected = "one that this command uses", .got = "'" + key + "'",
+           .where = "command line", .hint = "leaving it out"});
+    }
+    throw ConfigError(
+        {.what = "setting", .expected = "a known key", .got = "'" + key + "'",
+         .where = "command line", .hint = "--" + fields.nearest_key(key)});
+  }
+}
+
+}  // namespace
+
+std::string resolve_drafter_folder(const std::string& init) {
+  if (init == "random" || init == "target") return init;
+  const auto newest = train::find_newest_checkpoint(init);
+  return newest ? newest->string() : init;
+}
+
+int run_command_line(int argc, const char* const* argv) {
+  RunConfig config;
+  Flags flags;
+  const FieldList fields = list_fields(config);
+  Assignments given;
+  std::string config_file;
+
+  CLI::App app("draftsmith trains DFlash drafters for speculative decoding.", "draftsmith");
+  app.require_subcommand(1);
+  app.footer("draftsmith COMMAND --help explains the settings of a command.");
+  app.set_version_flag("--version", "draftsmith 0.1.0");
+  for (const Command& command : commands()) {
+    CLI::App* sub = app.add_subcommand(command.name, command.help);
+    sub->allow_extras();
+    sub->add_option("--config", config_file, "settings file (TOML); the command line wins over it");
+    const std::string name = command.name;
+    if (name == "eval") sub->add_flag("--json", flags.json, "print the result as one JSON object");
+    if (name == "train")
+      sub->add_flag("--resume", flags.resume, "go on from the newest checkpoint of train.out");
+    if (name == "probe") add_probe_flags(*sub, flags);
+    add_settings(*sub, command, fields, given);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    throw ConfigError(
+        {.what = "command line", .expected = "valid options", .got = error.what(),
+         .hint = "draftsmith --help"});
+  }
+  const CLI::App* sub = app.get_subcommands().front();
+  refuse_extras(sub->remaining(), fields);
+
+  if (flags.resume) {
+    // The run's own settings come first, so that a bare --resume repeats the run.
+    for (const auto& [key, value] : given)
+      if (key == "train.out") config.train.out = value;
+    const auto saved = std::filesystem::path(config.train.out) / "settings.toml";
+    if (std::filesystem::exists(saved)) read_settings_file(saved, fields);
+  }
+  if (!config_file.empty()) read_settings_file(config_file, fields);
+  for (const auto& [key, value] : given) fields.get(key, "command line").parse(value);
+
+  const std::string name = sub->get_name();
+  if (name == "train") run_train(config, flags);
+  if (name == "eval") run_eval(config, flags);
+  if (name == "generate") run_generate(config);
+  if (name == "probe") run_probe(config, flags);
+  return 0;
+}
+
+}  // namespace draftsmith::app

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "draftsmith/app/command_line.h"
+#include "draftsmith/app/probe_stages.h"
+#include "draftsmith/base/error.h"
+
+namespace draftsmith::app {
+namespace {
+
+void require_folder(const std::string& value, const char* flag) {
+  if (!value.empty()) return;
+  throw ConfigError(
+      {.what = flag, .expected = "a folder", .got = "none", .where = "probe", .hint = fmt::format("{} DIR", flag)});
+}
+
+torch::ScalarType parse_probe_dtype(const Flags& flags) {
+  if (flags.dtype == "float32") return torch::kFloat;
+  if (flags.dtype == "bfloat16") return torch::kBFloat16;
+  if (flags.dtype == "float64" && flags.stage == "loss") return torch::kDouble;
+  throw ConfigError(
+      {.what = "--dtype", .expected = flags.stage == "loss" ? "float32, bfloat16 or float64" : "float32 or bfloat16",
+       .got = "'" + flags.dtype + "'", .where = "probe " + flags.stage});
+}
+
+formats::NamedTensors run_stage(const RunConfig& config, const Flags& flags, torch::ScalarType dtype) {
+  const ProbeInput input(flags.input);
+  const bool needs_target = flags.stage != "blocks" && flags.stage != "loss";
+  const bool needs_drafter = flags.stage != "target" && flags.stage != "loss";
+  if (needs_target) require_folder(flags.target, "--target");
+  if (needs_drafter) require_folder(flags.drafter, "--drafter");
+  if (flags.stage == "target") return probe_target(input, config);
+  if (flags.stage == "blocks") return probe_blocks(input, config);
+  if (flags.stage == "drafter") return probe_drafter(input, config, flags.grad);
+  if (flags.stage == "loss") return probe_loss(input, config, dtype);
+  if (flags.stage == "decode") return probe_decode(input, config);
+  throw ConfigError(
+      {.what = "probe stage", .expected = "target, blocks, drafter, loss or decode", .got = "'" + flags.stage + "'"});
+}
+
+}  // namespace
+
+void run_probe(RunConfig config, const Flags& flags) {
+  const auto dtype = parse_probe_dtype(flags);
+  if (flags.method != "chain") {
+    throw ConfigError(
+        {.what = "--method", .expected = "chain", .got = "'" + flags.method + "'", .where = "probe"});
+  }
+  config.target.path = flags.target;
+  config.target.dtype = flags.dtype;
+  config.drafter.init = flags.drafter;
+  config.drafter.dtype = flags.dtype;
+  formats::write_safetensors(flags.output, run_stage(config, flags, dtype));
+}
+
+}  // namespace draftsmith::app

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/app/run_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include "draftsmith/base/atomic_file.h"
+#include "draftsmith/base/error.h"
+#include "draftsmith/base/log.h"
+#include "draftsmith/formats/json.h"
+
+namespace draftsmith::app {
+namespace {
+
+constexpr const char* kHarmlessOnResume[] = {
+    "train.out",      "train.name",      "train.log_every",
+    "train.save_every", "train.keep_last", "train.allow_change"};
+constexpr const char* kAnnouncedOnResume[] = {"train.max_steps", "train.epochs"};
+
+template <size_t N>
+bool contains(const char* const (&list)[N], const std::string& key) {
+  return std::find(std::begin(list), std::end(list), key) != std::end(list);
+}
+
+/// A TOML value as the text that a field parses.
+std::string as_text(const toml::node& node, const std::string& key, const std::string& where) {
+  if (const auto* array = node.as_array()) {
+    std::vector<std::string> items;
+    for (const auto& item : *array) items.push_back(as_text(item, key, where));
+    return fmt::format("{}", fmt::join(items, ","));
+  }
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return fmt::format("{}", number->get());
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  throw ConfigError(
+      {.what = key, .expected = "a text, number, true, false or list", .got = "something else", .where = where});
+}
+
+std::string quote(const std::string& text) { return formats::Json(text).dump(); }
+
+std::string toml_value(const Field& field) {
+  const std::string text = field.print();
+  if (field.kind == "TEXT") return quote(text);
+  if (field.kind != "LIST") return text;
+  std::vector<std::string> items;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) {
+    const bool is_number = item.find_first_not_of("+-.0123456789e") == std::string::npos;
+    items.push_back(is_number ? item : quote(item));
+  }
+  return fmt::format("[{}]", fmt::join(items, ", "));
+}
+
+}  // namespace
+
+FieldList list_fields(RunConfig& config) {
+  FieldList fields;
+  model::add_fields(fields, config.target);
+  model::add_fields(fields, config.drafter);
+  data::add_fields(fields, config.data);
+  train::add_fields(fields, config.loss);
+  train::add_fields(fields, config.train);
+  eval::add_fields(fields, config.eval);
+  eval::add_fields(fields, config.generate);
+  return fields;
+}
+
+void read_settings_file(const std::filesystem::path& path, const FieldList& fields) {
+  if (!std::filesystem::is_regular_file(path)) {
+    throw ConfigError(
+        {.what = "--config", .expected = "a settings file", .got = "no such file", .where = path.string()});
+  }
+  toml::table table;
+  try {
+    table = toml::parse(read_file(path), path.string());
+  } catch (const toml::parse_error& error) {
+    throw ConfigError(
+        {.what = "settings file", .expected = "valid TOML", .got = std::string(error.description()),
+         .where = fmt::format("{}, line {}", path.string(), error.source().begin.line)});
+  }
+  for (const auto& [section, node] : table) {
+    const auto* keys = node.as_table();
+    if (keys == nullptr) fields.get(std::string(section.str()), path.string());  // never known
+    for (const auto& [name, value] : *keys) {
+      const std::string key = fmt::format("{}.{}", section.str(), name.str());
+      fields.get(key, path.string()).parse(as_text(value, key, path.string()));
+    }
+  }
+}
+
+std::string write_settings(const FieldList& fields) {
+  std::string text;
+  std::string section;
+  for (const Field& field : fields.fields()) {
+    const size_t dot = field.key.find('.');
+    if (field.key.substr(0, dot) != section) {
+      section = field.key.substr(0, dot);
+      text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
+    }
+    if (field.kind == "BOOL" && field.print().empty()) continue;  // absent
+    text += fmt::format("{} = {}\n", field.key.substr(dot + 1), toml_value(field));
+  }
+  return text;
+}
+
+std::map<std::string, std::string> settings_as_text(const FieldList& fields) {
+  std::map<std::string, std::string> text;
+  for (const Field& field : fields.fields()) text[field.key] = field.print();
+  return text;
+}
+
+std::string make_run_name(const RunConfig& config) {
+  const auto& types = config.drafter.layer_types;
+  const bool has_sliding = std::find(types.begin(), types.end(), "sliding_attention") != types.end();
+  std::string cap = fmt::format("{}", config.loss.cap_weight);
+  cap.erase(std::remove(cap.begin(), cap.end(), '.'), cap.end());
+  return fmt::format(
+      "exp-g{}-bs{}-a{}{}-kl{}-cap{}", config.loss.decay_gamma, config.drafter.block_size,
+      config.data.num_anchors, has_sliding ? "-swa" : "", std::llround(100 * config.loss.kl_weight), cap);
+}
+
+void check_resumed_settings(
+    const std::map<std::string, std::string>& saved,
+    const std::map<std::string, std::string>& now,
+    const std::vector<std::string>& allow_change) {
+  for (const auto& [key, value] : now) {
+    const auto found = saved.find(key);
+    const std::string before = found == saved.end() ? "" : found->second;
+    if (before == value || contains(kHarmlessOnResume, key)) continue;
+    if (key.rfind("eval.", 0) == 0 || key.rfind("generate.", 0) == 0) continue;
+    const bool is_allowed =
+        std::find(allow_change.begin(), allow_change.end(), key) != allow_change.end();
+    if (is_allowed || contains(kAnnouncedOnResume, key)) {
+      log_warning(fmt::format("{} changes from {} to {} on resume", key, before, value));
+      continue;
+    }
+    throw ConfigError(
+        {.what = key, .expected = fmt::format("'{}' as in the run that is resumed", before),
+         .got = fmt::format("'{}'", value), .where = "train --resume",
+         .hint = fmt::format("--train.allow_change={}", key)});
+  }
+}
+
+}  // namespace draftsmith::app

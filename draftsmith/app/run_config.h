@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "draftsmith/base/fields.h"
+#include "draftsmith/data/settings.h"
+#include "draftsmith/eval/settings.h"
+#include "draftsmith/model/settings.h"
+#include "draftsmith/train/settings.h"
+
+namespace draftsmith::app {
+
+/// All settings of all commands: the folders' structs side by side.
+struct RunConfig {
+  model::TargetSettings target;
+  model::DrafterSettings drafter;
+  data::DataSettings data;
+  train::LossSettings loss;
+  train::TrainSettings train;
+  eval::EvalSettings eval;
+  eval::GenerateSettings generate;
+};
+
+/// The fields of every section; they refer to `config`, which must outlive them.
+FieldList list_fields(RunConfig& config);
+
+/// Sets fields from a TOML file with one table per section.
+/// Errors: ConfigError naming the nearest key for an unknown one, or line and column of a mistake.
+void read_settings_file(const std::filesystem::path& path, const FieldList& fields);
+
+/// The fields as such a file.
+std::string write_settings(const FieldList& fields);
+
+/// key -> value as text.
+std::map<std::string, std::string> settings_as_text(const FieldList& fields);
+
+/// `exp-g10-bs16-a1024-kl15-cap01`: what sets this run apart.
+std::string make_run_name(const RunConfig& config);
+
+/// Settings that differ between a checkpoint and this run. Harmless ones pass; a changed number
+/// of steps is announced. Errors: ConfigError naming the first that is neither harmless nor in
+/// train.allow_change.
+void check_resumed_settings(
+    const std::map<std::string, std::string>& saved,
+    const std::map<std::string, std::string>& now,
+    const std::vector<std::string>& allow_change);
+
+}  // namespace draftsmith::app

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "draftsmith/data/draft_blocks.h"
+#include "draftsmith/ops/lm_head_loss.h"
+
+namespace draftsmith::train {
+
+/// Seconds spent in the parts of training.
+struct StepTimes {
+  double data = 0;      // reading, making blocks
+  double target = 0;    // the target's forward
+  double forward = 0;   // the drafter's forward
+  double head = 0;      // lm_head and loss, with the gradient of the hidden states
+  double backward = 0;  // the rest of the gradient
+  double optimizer = 0;
+
+  StepTimes& operator+=(const StepTimes& other);
+};
+
+/// What is reported of some micro-steps, as sums, so that micro-steps and ranks combine with
+/// `+=`; ratios are formed when they are shown.
+struct MetricSums {
+  double loss_sum = 0;    // weighted, all terms
+  double ce_sum = 0;      // weighted, as are kl and cap
+  double kl_sum = 0;
+  double cap_sum = 0;
+  double weight_sum = 0;
+  int64_t blocks = 0;            // with a label
+  int64_t accepted_sum = 0;      // supervised slots before a block's first wrong one
+  std::vector<int64_t> correct;  // [K] supervised slots predicted correctly
+  std::vector<int64_t> count;    // [K] supervised slots
+  int64_t tokens = 0;            // of the context, padding not counted
+  StepTimes times;
+
+  MetricSums& operator+=(const MetricSums& other);
+
+  double loss() const { return ratio(loss_sum, weight_sum); }
+  double ce() const { return ratio(ce_sum, weight_sum); }
+  double kl() const { return ratio(kl_sum, weight_sum); }
+  double cap() const { return ratio(cap_sum, weight_sum); }
+  /// Share of supervised slots whose argmax is the label.
+  double accuracy() const;
+  std::vector<double> accuracy_by_slot() const;  // slots 1 .. K-1
+  /// Mean over blocks with a label of the accepted prefix + 1, the target's own token.
+  double expected_acceptance() const {
+    return blocks == 0 ? 0 : 1 + ratio(static_cast<double>(accepted_sum), static_cast<double>(blocks));
+  }
+
+ private:
+  static double ratio(double numerator, double denominator) {
+    return denominator == 0 ? 0 : numerator / denominator;
+  }
+};
+
+MetricSums sum_metrics(const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_t tokens);
+
+}  // namespace draftsmith::train

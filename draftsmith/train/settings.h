@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "draftsmith/base/fields.h"
+
+namespace draftsmith::train {
+
+struct LossSettings {
+  double decay_gamma = 10.0;
+  double kl_weight = 0.15;
+  double cap_weight = 0.1;
+  std::string method = "fused";
+  int64_t chunk_rows = 0;
+};
+
+struct TrainSettings {
+  std::string out;
+  std::string name;
+  double epochs = 1;
+  int64_t max_steps = 0;
+  int64_t accumulation = 1;
+  double lr = 6e-4;
+  double warmup = 0.04;  // share of all steps
+  std::string schedule = "cosine";
+  std::vector<double> betas = {0.9, 0.95};
+  double weight_decay = 0;
+  double clip_norm = 1.0;
+  int64_t save_every = 500;  // steps
+  int64_t keep_last = 2;     // checkpoints
+  int64_t log_every = 10;    // steps
+  int64_t seed = 0;
+  std::vector<std::string> allow_change;
+};
+
+void add_fields(FieldList& fields, LossSettings& settings);
+void add_fields(FieldList& fields, TrainSettings& settings);
+
+}  // namespace draftsmith::train

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/train/step.h"
+
+#include <numeric>
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include "draftsmith/base/stopwatch.h"
+#include "draftsmith/train/objective.h"
+
+namespace draftsmith::train {
+
+MicroStep run_micro_step(
+    const model::Drafter& drafter,
+    const torch::Tensor& lm_head,
+    const pipeline::TrainBatch& batch,
+    const LossSettings& loss,
+    bool needs_gradients) {
+  const at::AutoGradMode grad_mode(needs_gradients);
+  std::vector<torch::Tensor> parameters;
+  for (const auto& [name, tensor] : drafter.parameters())
+    parameters.push_back(tensor.set_requires_grad(needs_gradients));
+
+  Stopwatch watch;
+  const auto hidden = drafter.forward(batch.embedded, batch.features, batch.blocks);
+  const double forward_seconds = watch.restart();
+  const auto terms = compute_objective(hidden, lm_head, batch.teacher_states, batch.blocks, loss);
+  const auto& lengths = batch.tokens.lengths;
+  MicroStep result;
+  result.sums = sum_metrics(
+      terms, batch.blocks, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  result.hidden = hidden.detach();
+  result.sums.times.forward = forward_seconds;
+  result.sums.times.head = watch.restart();
+  if (needs_gradients) {
+    result.gradients = torch::autograd::grad(
+        {terms.loss_sum}, parameters, /*grad_outputs=*/{}, /*retain_graph=*/std::nullopt,
+        /*create_graph=*/false, /*allow_unused=*/true);
+    result.sums.times.backward = watch.seconds();
+  }
+  return result;
+}
+
+}  // namespace draftsmith::train

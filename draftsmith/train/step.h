@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include "draftsmith/model/drafter.h"
+#include "draftsmith/pipeline/train_batch.h"
+#include "draftsmith/train/metrics.h"
+#include "draftsmith/train/settings.h"
+
+namespace draftsmith::train {
+
+struct MicroStep {
+  MetricSums sums;
+  std::vector<torch::Tensor> gradients;  // of the loss sum, in the order of the parameters
+  torch::Tensor hidden;                  // [B, N K, D], detached
+};
+
+/// Forward and backward of one batch. The gradients are those of the weighted sum, not of a mean:
+/// the caller divides by the weight sum of all micro-steps and ranks.
+/// Without `needs_gradients` only the sums and hidden states are made.
+MicroStep run_micro_step(
+    const model::Drafter& drafter,
+    const torch::Tensor& lm_head,  // [V, D] in the drafter's dtype
+    const pipeline::TrainBatch& batch,
+    const LossSettings& loss,
+    bool needs_gradients = true);
+
+}  // namespace draftsmith::train
