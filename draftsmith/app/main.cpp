@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
+#include <unistd.h>
+
+#include <cstring>
 #include <exception>
 #include <new>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
@@ -15,8 +19,20 @@ namespace {
 
 /// OpenMP's threads wait for each other by spinning. With its default count two programs that
 /// share a machine's cores slow each other down ten times and more. libgomp reads the variable
-/// when it is loaded, so it must be set before: entries of .preinit_array run first of all.
-void choose_spin_count(int, char**, char**) { ::setenv("GOMP_SPINCOUNT", "2000", /*overwrite=*/0); }
+/// once, when it is loaded, so the program starts itself again with it; entries of .preinit_array
+/// run before any library is initialised, which makes that cheap.
+void choose_spin_count(int /*argc*/, char** argv, char** environment) {
+  static char setting[] = "GOMP_SPINCOUNT=2000";
+  size_t count = 0;
+  for (; environment[count] != nullptr; ++count) {
+    for (const char* name : {"GOMP_SPINCOUNT=", "OMP_WAIT_POLICY="})
+      if (std::strncmp(environment[count], name, std::strlen(name)) == 0) return;
+  }
+  std::vector<char*> changed(environment, environment + count);
+  changed.push_back(setting);
+  changed.push_back(nullptr);
+  ::execve("/proc/self/exe", argv, changed.data());  // returns only if it failed: then spin
+}
 
 __attribute__((section(".preinit_array"), used)) void (*const kChooseSpinCount)(int, char**, char**) =
     &choose_spin_count;

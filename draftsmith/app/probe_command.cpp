@@ -35,14 +35,20 @@ formats::NamedTensors run_stage(const RunConfig& config, const Flags& flags, tor
   if (flags.stage == "blocks") return probe_blocks(input, config);
   if (flags.stage == "drafter") return probe_drafter(input, config, flags.grad);
   if (flags.stage == "loss") return probe_loss(input, config, dtype);
-  if (flags.stage == "decode") return probe_decode(input, config);
+  return probe_decode(input, config);
+}
+
+void check_stage(const std::string& stage) {
+  for (const char* known : {"target", "blocks", "drafter", "loss", "decode"})
+    if (stage == known) return;
   throw ConfigError(
-      {.what = "probe stage", .expected = "target, blocks, drafter, loss or decode", .got = "'" + flags.stage + "'"});
+      {.what = "probe stage", .expected = "target, blocks, drafter, loss or decode", .got = "'" + stage + "'"});
 }
 
 }  // namespace
 
 void run_probe(RunConfig config, const Flags& flags) {
+  check_stage(flags.stage);
   const auto dtype = parse_probe_dtype(flags);
   if (flags.method != "chain") {
     throw ConfigError(

@@ -11,8 +11,10 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-bool is_stop(const DecodeLimits& limits, int64_t id) {
-  return std::find(limits.stop_ids.begin(), limits.stop_ids.end(), id) != limits.stop_ids.end();
+bool has_ended(const Ids& answer, const DecodeLimits& limits) {
+  if (answer.empty()) return false;
+  return static_cast<int64_t>(answer.size()) == limits.max_new_tokens ||
+         std::find(limits.stop_ids.begin(), limits.stop_ids.end(), answer.back()) != limits.stop_ids.end();
 }
 
 /// Prompts [B, longest], padded on the right with 0.
@@ -54,21 +56,30 @@ std::vector<Ids> decode_greedily(
   Ids rows(prompts.size());  // the prompt that each row of the batch answers
   std::iota(rows.begin(), rows.end(), 0);
   while (true) {
+    int64_t num_added = 0;
     Ids open_rows;
     Ids open_index;
     Ids open_tokens;
     for (size_t i = 0; i < rows.size(); ++i) {
       auto& answer = answers[static_cast<size_t>(rows[i])];
+      if (has_ended(answer, limits)) continue;  // carried along, see below
       answer.push_back(next[i]);
-      if (is_stop(limits, next[i]) || static_cast<int64_t>(answer.size()) == limits.max_new_tokens) continue;
+      ++num_added;
+      if (has_ended(answer, limits)) continue;
       open_rows.push_back(rows[i]);
       open_index.push_back(static_cast<int64_t>(i));
       open_tokens.push_back(next[i]);
     }
-    if (on_step) on_step(static_cast<int64_t>(rows.size()));
+    if (on_step) on_step(num_added);
     if (open_rows.empty()) return answers;
-    if (open_rows.size() < rows.size()) cache.select_rows(open_index);
-    rows = std::move(open_rows);
+    // Rows that have ended are carried along until a quarter of the batch has: cutting them out
+    // copies the whole cache.
+    if (open_rows.size() * 4 <= rows.size() * 3) {
+      cache.select_rows(open_index);
+      rows = std::move(open_rows);
+    } else {
+      open_tokens = next;
+    }
     const auto ids = torch::tensor(open_tokens, torch::kLong).unsqueeze(1);
     next = pick_greedy(target.logits(target.forward(ids, {}, cache).last.squeeze(1)));
   }

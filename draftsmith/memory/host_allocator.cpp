@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/memory/host_allocator.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ constexpr size_t kMaxIdleBytes = size_t{3} << 30;  // beyond it, freed blocks go
 
 /// A block's header stands in the alignment gap before its data.
 struct Header {
-  size_t capacity;   // bytes after the header
+  size_t capacity;   // what was asked of `make`: the key under which it waits for reuse
   size_t requested;  // bytes of the tensor
 };
 static_assert(sizeof(Header) <= kAlignment);
@@ -90,7 +91,7 @@ class HostAllocator final : public c10::Allocator {
     if (block == nullptr) throw std::bad_alloc();
     if (is_huge) ::madvise(block, total, MADV_HUGEPAGE);
     void* data = static_cast<char*>(block) + kAlignment;
-    header_of(data).capacity = total - kAlignment;
+    header_of(data).capacity = capacity;
     return data;
   }
 
@@ -127,7 +128,14 @@ void HostAllocator::release(void* data) {
 
 }  // namespace
 
-void install_host_allocator() { c10::SetCPUAllocator(&allocator(), /*priority=*/1); }
+void install_host_allocator() {
+  // Small tensors and the scratch memory of libraries stay with the C library: let it keep what
+  // it has instead of returning it to the system after every operation.
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_TOP_PAD, 16 << 20);
+  c10::SetCPUAllocator(&allocator(), /*priority=*/1);
+}
 
 HostBytes host_bytes() { return allocator().bytes(); }
 

@@ -119,7 +119,8 @@ torch::Tensor Drafter::draft(const torch::Tensor& embedded, const KvCache& cache
   auto hidden = embedded;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
-    const ContextKeys keys{cache.keys(index, length), cache.values(index, length)};
+    const ContextKeys keys{
+        cache.keys(index).narrow(1, 0, length), cache.values(index).narrow(1, 0, length)};
     hidden = run_layer(i, hidden, angles, keys, ops::make_block_mask(layout, visibility(i), length));
   }
   return ops::rms_norm(hidden, norm_, config_.rms_norm_eps);

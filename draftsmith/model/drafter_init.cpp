@@ -151,6 +151,12 @@ void check_fits_target(const formats::DrafterConfig& config, const Target& targe
   check("vocab_size", config.vocab_size, target.config().vocab_size);
   if (config.num_target_layers > 0)
     check("num_target_layers", config.num_target_layers, target.config().num_layers);
+  if (config.target_layer_ids.back() > target.config().num_layers - 2) {
+    throw DataError(
+        {.what = "target_layer_ids", .expected = fmt::format("ids up to {}", target.config().num_layers - 2),
+         .got = fmt::format("{}", config.target_layer_ids), .where = folder,
+         .hint = "the target that this drafter was made for"});
+  }
 }
 
 }  // namespace
@@ -197,7 +203,6 @@ Drafter make_drafter(
   if (settings.init != "random" && settings.init != "target") {
     auto drafter = Drafter::load(settings.init, dtype);
     check_fits_target(drafter.config(), target, settings.init);
-    target.check_layer_ids(drafter.config().target_layer_ids);
     return drafter;
   }
   auto config = make_drafter_config(settings, target.config(), target_settings.path);

@@ -25,22 +25,20 @@ torch::Tensor KvCache::next_positions(int64_t num_tokens) const {
 }
 
 void KvCache::write(int64_t layer, const torch::Tensor& keys, const torch::Tensor& values) {
-  const auto l = static_cast<size_t>(layer);
   const int64_t T = keys.size(1);
+  std::vector<int64_t> rows;  // of the cache seen as [B x capacity, G E]
   for (int64_t b = 0; b < num_rows(); ++b) {
     const int64_t length = lengths_[static_cast<size_t>(b)];
     DS_CHECK(length + T <= capacity_);
-    keys_[l].select(0, b).narrow(0, length, T).copy_(keys.select(0, b));
-    values_[l].select(0, b).narrow(0, length, T).copy_(values.select(0, b));
+    for (int64_t t = 0; t < T; ++t) rows.push_back(b * capacity_ + length + t);
   }
-}
-
-torch::Tensor KvCache::keys(int64_t layer, int64_t length) const {
-  return keys_[static_cast<size_t>(layer)].narrow(1, 0, length);
-}
-
-torch::Tensor KvCache::values(int64_t layer, int64_t length) const {
-  return values_[static_cast<size_t>(layer)].narrow(1, 0, length);
+  const auto index = torch::tensor(rows, torch::kLong);
+  const auto put = [&](torch::Tensor& cache, const torch::Tensor& tokens) {
+    const int64_t width = cache.size(2) * cache.size(3);
+    cache.view({-1, width}).index_copy_(0, index, tokens.reshape({-1, width}));
+  };
+  put(keys_[static_cast<size_t>(layer)], keys);
+  put(values_[static_cast<size_t>(layer)], values);
 }
 
 void KvCache::advance(const std::vector<int64_t>& added) {

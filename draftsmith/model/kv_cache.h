@@ -9,7 +9,7 @@
 namespace draftsmith::model {
 
 /// Keys and values of the positions that a batch has been run on, per layer. Rows may have
-/// different lengths; what lies beyond a row's length is garbage that masks must hide.
+/// different lengths; what lies beyond a row's length is garbage.
 class KvCache {
  public:
   /// Memory: 2 x num_layers x B x capacity x G x E.
@@ -34,9 +34,9 @@ class KvCache {
       const torch::Tensor& keys,     // [B, T, G, E]
       const torch::Tensor& values);  // [B, T, G, E]
 
-  /// The first `length` positions of every row: views [B, length, G, E].
-  torch::Tensor keys(int64_t layer, int64_t length) const;
-  torch::Tensor values(int64_t layer, int64_t length) const;
+  /// Everything, also what lies beyond the lengths: [B, capacity, G, E], dense.
+  const torch::Tensor& keys(int64_t layer) const { return keys_[static_cast<size_t>(layer)]; }
+  const torch::Tensor& values(int64_t layer) const { return values_[static_cast<size_t>(layer)]; }
 
   /// Row b now has lengths[b] + added[b] positions.
   void advance(const std::vector<int64_t>& added);

@@ -2,13 +2,13 @@
 #include "draftsmith/model/target.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
+#include "draftsmith/ops/cached_attention.h"
 #include "draftsmith/ops/checks.h"
 #include "draftsmith/ops/rms_norm.h"
 
@@ -40,34 +40,6 @@ torch::Tensor attend_causally(
              query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), {}, 0.0,
              /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true)
       .transpose(1, 2);
-}
-
-/// Additive mask [B, 1, R T, L] of queries at `positions` [B, T] over cached keys 0 .. L-1;
-/// the R query heads that share a key head stand side by side as rows.
-torch::Tensor make_cache_mask(
-    const torch::Tensor& positions, int64_t length, int64_t repeat, torch::ScalarType dtype) {
-  const int64_t B = positions.size(0);
-  const int64_t T = positions.size(1);
-  const auto is_hidden =
-      torch::arange(length, torch::kLong).view({1, 1, length}) > positions.unsqueeze(2);
-  const auto mask = torch::zeros({B, T, length}, dtype)
-                        .masked_fill_(is_hidden, -std::numeric_limits<float>::infinity());
-  return mask.unsqueeze(1).expand({B, repeat, T, length}).reshape({B, 1, repeat * T, length});
-}
-
-torch::Tensor attend_to_cache(
-    const torch::Tensor& query,  // [B, T, H, E]
-    const torch::Tensor& key,    // [B, L, G, E]
-    const torch::Tensor& value,
-    const torch::Tensor& mask) {
-  const auto [B, T, H, E] = ops::dims<4>(query, "query");
-  const int64_t G = key.size(2);
-  const auto rows = query.view({B, T, G, H / G, E}).permute({0, 2, 3, 1, 4}).reshape(
-      {B, G, H / G * T, E});
-  return at::scaled_dot_product_attention(rows, key.transpose(1, 2), value.transpose(1, 2), mask)
-      .view({B, G, H / G, T, E})
-      .permute({0, 3, 1, 2, 4})
-      .reshape({B, T, H, E});
 }
 
 }  // namespace
@@ -146,20 +118,23 @@ TargetStates Target::forward(
   const auto [B, T] = ops::dims<2>(ids, "input_ids");
   DS_CHECK(B == cache.num_rows());
   const auto positions = cache.next_positions(T);
-  const int64_t length =
-      *std::max_element(cache.lengths().begin(), cache.lengths().end()) + T;
   const auto angles = rope_.angles(positions, dtype());
-  const auto mask =
-      make_cache_mask(positions, length, config_.num_heads / config_.num_kv_heads, dtype());
+  // Into an empty cache the new tokens see only each other.
+  const bool is_prefill = std::all_of(
+      cache.lengths().begin(), cache.lengths().end(), [](int64_t length) { return length == 0; });
   FeatureCapture capture(layer_ids);
   auto hidden = embed(ids);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const DecoderLayer& layer = layers_[i];
     const auto index = static_cast<int64_t>(i);
     const auto normed = ops::rms_norm(hidden, layer.input_norm, layer.eps);
-    cache.write(index, layer.make_keys(normed, angles), layer.make_values(normed));
-    const auto attended = attend_to_cache(
-        layer.make_queries(normed, angles), cache.keys(index, length), cache.values(index, length), mask);
+    const auto queries = layer.make_queries(normed, angles);
+    const auto keys = layer.make_keys(normed, angles);
+    const auto values = layer.make_values(normed);
+    cache.write(index, keys, values);
+    const auto attended =
+        is_prefill ? attend_causally(queries, keys, values)
+                   : ops::cached_attention(queries, cache.keys(index), cache.values(index), cache.lengths());
     hidden = layer.finish(hidden, attended);
     capture.offer(index, hidden);
   }

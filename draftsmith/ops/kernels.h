@@ -64,6 +64,18 @@ struct SwigluParams {
 
 void compute_swiglu(const SwigluParams& params);
 
+struct CachedAttentionParams {
+  Storage storage;
+  const void* query;       // [B, T, H, E]
+  const void* key;         // [B, capacity, G, E]
+  const void* value;       // [B, capacity, G, E]
+  const int64_t* lengths;  // [B] keys before those of the T new tokens
+  int64_t B, T, H, G, E, capacity;
+  void* out;  // [B, T, H, E]
+};
+
+void compute_cached_attention(const CachedAttentionParams& params);
+
 /// Softmax statistics of the rows of a [rows, width] array of logits.
 struct SoftmaxStatistics {
   double* log_sum;  // [rows] log sum exp

@@ -6,7 +6,7 @@
 namespace draftsmith::ops {
 
 /// silu(gate) * up with silu(x) = x / (1 + exp(-x)), elementwise, in float32 (float64 for
-/// float64) with one rounding at the end.
+/// float64); silu is rounded to the dtype before the product, as the models do.
 ///
 /// Gradient: to both. Memory: the two inputs are all that is kept for backward.
 torch::Tensor swiglu(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/step.h"
 
+#include <limits>
 #include <numeric>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -24,6 +25,13 @@ MicroStep run_micro_step(
   Stopwatch watch;
   const auto hidden = drafter.forward(batch.embedded, batch.features, batch.blocks);
   const double forward_seconds = watch.restart();
+  if (!hidden.detach().isfinite().all().item<bool>()) {
+    MicroStep broken;
+    broken.sums.loss_sum = std::numeric_limits<double>::quiet_NaN();
+    broken.sums.weight_sum = batch.blocks.weights.sum().item<double>();
+    broken.hidden = hidden.detach();
+    return broken;
+  }
   const auto terms = compute_objective(hidden, lm_head, batch.teacher_states, batch.blocks, loss);
   const auto& lengths = batch.tokens.lengths;
   MicroStep result;

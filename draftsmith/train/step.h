@@ -18,7 +18,8 @@ struct MicroStep {
 
 /// Forward and backward of one batch. The gradients are those of the weighted sum, not of a mean:
 /// the caller divides by the weight sum of all micro-steps and ranks.
-/// Without `needs_gradients` only the sums and hidden states are made.
+/// Without `needs_gradients` only the sums and hidden states are made. Hidden states that are not
+/// finite give a loss that is not, and no gradients.
 MicroStep run_micro_step(
     const model::Drafter& drafter,
     const torch::Tensor& lm_head,  // [V, D] in the drafter's dtype

@@ -112,7 +112,7 @@ bool Trainer::run_step(MetricSums& sums, double& norm) {
     step_sums.times.target += watch.seconds();
     cursor = batch.next;
     const MicroStep micro = run_micro_step(drafter_, lm_head_, batch, loss_);
-    optimizer_.accumulate(micro.gradients);
+    if (!micro.gradients.empty()) optimizer_.accumulate(micro.gradients);
     step_sums += micro.sums;
   }
   progress_.cursor = cursor;

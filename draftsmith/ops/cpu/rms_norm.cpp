@@ -17,13 +17,7 @@ namespace draftsmith::ops::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// value as an element of T holds it.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> round_to(D d, hn::Vec<D> value) {
-  T buffer[hn::MaxLanes(d)];
-  store_narrow(d, value, buffer);
-  return load_wide(d, buffer);
-}
+/// `value` as an element of T holds it.
 template <class T, class C = typename Stored<T>::Compute>
 C round_scalar(C value) {
   T stored;

@@ -37,8 +37,10 @@ void rotate_position(const RotaryParams& params, int64_t b, int64_t s) {
       const auto sn = hn::Mul(signs, load_wide(d, sin + j));
       const auto x = load_wide(d, low + j);
       const auto y = load_wide(d, low + half + j);
-      store_narrow(d, hn::NegMulAdd(y, sn, hn::Mul(x, c)), out + j);
-      store_narrow(d, hn::MulAdd(x, sn, hn::Mul(y, c)), out + half + j);
+      // Products are rounded before they are added, as the models do.
+      const auto product = [&](auto a, auto b) HWY_ATTR { return round_to<T>(d, hn::Mul(a, b)); };
+      store_narrow(d, hn::Sub(product(x, c), product(y, sn)), out + j);
+      store_narrow(d, hn::Add(product(x, sn), product(y, c)), out + half + j);
     }
     for (int64_t j = end; j < half; ++j) {
       const C c = load_scalar(cos + j);

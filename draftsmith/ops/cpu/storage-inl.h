@@ -45,6 +45,20 @@ HWY_INLINE hn::Vec<D> load_wide(D d, const BF16* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(bits));
 }
 
+/// `value` as an element of T holds it.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> round_to(D d, hn::Vec<D> value) {
+  if constexpr (sizeof(T) == sizeof(hn::TFromD<D>)) {
+    return value;
+  } else {
+    const hn::Rebind<uint32_t, D> d32;
+    const auto bits = hn::BitCast(d32, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
+    return hn::BitCast(d, hn::And(rounded, hn::Set(d32, 0xFFFF0000u)));
+  }
+}
+
 template <class D, class T>
 HWY_INLINE void store_narrow(D d, hn::Vec<D> value, T* to) {
   hn::StoreU(value, d, to);
@@ -54,10 +68,8 @@ template <class D>
 HWY_INLINE void store_narrow(D /*d*/, hn::Vec<D> value, BF16* to) {
   const hn::Rebind<uint16_t, D> d16;
   const hn::Rebind<uint32_t, D> d32;
-  const auto bits = hn::BitCast(d32, value);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
-  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(rounded)), d16, &to->bits);
+  const auto bits = hn::ShiftRight<16>(hn::BitCast(d32, round_to<BF16>(D(), value)));
+  hn::StoreU(hn::TruncateTo(d16, bits), d16, &to->bits);
 }
 
 template <class T>

@@ -28,6 +28,16 @@ HWY_INLINE void for_each_vector(int64_t begin, int64_t end, const Step& step) {
   for (; i < end; ++i) step(one, i);
 }
 
+/// 1 / (1 + exp(-x)); 0 below a bound beyond which Exp is undefined and the value denormal.
+template <class D>
+HWY_INLINE hn::Vec<D> sigmoid_of(D d, hn::Vec<D> x) {
+  using C = hn::TFromD<D>;
+  const auto bound = hn::Set(d, static_cast<C>(sizeof(C) == sizeof(float) ? -87 : -700));
+  const auto one = hn::Set(d, C{1});
+  const auto value = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(hn::Max(x, bound)))));
+  return hn::IfThenElseZero(hn::Gt(x, bound), value);
+}
+
 template <class T>
 struct SwigluForward {
   const SwigluParams& params;
@@ -35,8 +45,8 @@ struct SwigluForward {
   HWY_INLINE void operator()(D d, int64_t i) const {
     const auto gate = load_wide(d, static_cast<const T*>(params.gate) + i);
     const auto up = load_wide(d, static_cast<const T*>(params.up) + i);
-    const auto one = hn::Set(d, hn::TFromD<D>{1});
-    const auto silu = hn::Div(gate, hn::Add(one, hn::Exp(d, hn::Neg(gate))));
+    // silu is rounded before `up` multiplies it, as the models do.
+    const auto silu = round_to<T>(d, hn::Mul(gate, sigmoid_of(d, gate)));
     store_narrow(d, hn::Mul(silu, up), static_cast<T*>(params.out) + i);
   }
 };
@@ -50,7 +60,7 @@ struct SwigluBackward {
     const auto up = load_wide(d, static_cast<const T*>(params.up) + i);
     const auto upstream = load_wide(d, static_cast<const T*>(params.out_gradient) + i);
     const auto one = hn::Set(d, hn::TFromD<D>{1});
-    const auto sigmoid = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(gate))));
+    const auto sigmoid = sigmoid_of(d, gate);
     // silu'(x) = s (1 + x (1 - s))
     const auto slope = hn::Mul(sigmoid, hn::MulAdd(gate, hn::Sub(one, sigmoid), one));
     store_narrow(d, hn::Mul(hn::Mul(upstream, up), slope), static_cast<T*>(params.gate_gradient) + i);

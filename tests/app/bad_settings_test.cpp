@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "draftsmith/base/atomic_file.h"
+
+#include "tests/app/program.h"
+
+namespace draftsmith::app {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::operator+;
+using testing::Arguments;
+using testing::expect_refused;
+using testing::fixture;
+using testing::run_program;
+using testing::TempFolder;
+
+struct BadSettings : ::testing::Test {
+  TempFolder folder;
+  fs::path target = fixture("targets/qwen3-tiny");
+  fs::path dataset = testing::write_tiny_dataset(folder);
+
+  Arguments train(const Arguments& more = {}, int64_t max_steps = 4) const {
+    return testing::train_arguments(target, dataset, folder / "run", max_steps) + more;
+  }
+};
+
+TEST_F(BadSettings, AreAnsweredWithTheNearestKeyOnTheCommandLine) {
+  expect_refused(folder, train({"--train.max_step=5"}), 2, {"'train.max_step'", "train.max_steps"});
+  expect_refused(folder, train({"--drafter.blocksize=8"}), 2, {"drafter.block_size"});
+}
+
+TEST_F(BadSettings, AreAnsweredWithTheNearestKeyInAFile) {
+  const auto file =
+      folder.write("run.toml", "[train]\nlearn = 1\nmax_steps = 2\n[data]\nnum_anchor = 3\n");
+  expect_refused(
+      folder, train({"--config=" + file.string()}), 2,
+      {"run.toml", "data.num_anchor", "data.num_anchors"});
+}
+
+TEST_F(BadSettings, AreRefusedOutsideTheirRange) {
+  expect_refused(folder, train({"--train.accumulation=0"}), 2, {"train.accumulation", "'0'"});
+  expect_refused(
+      folder, train({"--train.schedule=linear"}), 2, {"train.schedule", "cosine", "'linear'"});
+  expect_refused(folder, train({"--drafter.target_layer_ids=0,3"}), 2, {"target_layer_ids"});
+}
+
+TEST_F(BadSettings, AreRefusedIfTheFileIsNoToml) {
+  const auto file = folder.write("run.toml", "[train]\nmax_steps = \n");
+  expect_refused(folder, train({"--config=" + file.string()}), 2, {"run.toml, line 2"});
+  expect_refused(folder, train({"--config=no/such.toml"}), 2, {"no/such.toml"});
+}
+
+TEST_F(BadSettings, AreRefusedIfSomethingIsMissing) {
+  expect_refused(folder, {"train", "--data.path=x", "--train.out=y"}, 2, {"target.path"});
+  expect_refused(folder, {"generate", "--target.path=" + target.string()}, 2, {"generate.prompts"});
+}
+
+TEST_F(BadSettings, NameAnOutputFolderThatCannotBeWritten) {
+  const auto file = folder.write("file", "not a folder");
+  expect_refused(
+      folder, testing::train_arguments(target, dataset, file / "run"), 2, {"train.out", "written"});
+  const auto prompts = testing::write_prompts(folder, 2);
+  expect_refused(
+      folder,
+      {"generate", "--target.path=" + target.string(), "--generate.prompts=" + prompts.string(),
+       "--generate.out=" + (file / "dataset").string()},
+      2, {"generate.out", "written"});
+}
+
+TEST_F(BadSettings, NameAnOutputThatExists) {
+  const auto prompts = testing::write_prompts(folder, 2);
+  expect_refused(
+      folder,
+      {"generate", "--target.path=" + target.string(), "--generate.prompts=" + prompts.string(),
+       "--generate.out=" + dataset.string()},
+      2, {"generate.out"});
+}
+
+TEST_F(BadSettings, NameAFolderThatHoldsARunOrNone) {
+  folder.write("run/settings.toml", "[train]\n");
+  expect_refused(folder, train(), 2, {"train.out", "a run", "--resume"});
+  fs::remove_all(folder / "run");
+  expect_refused(folder, train({"--resume"}), 2, {"train.out", "no run"});
+}
+
+TEST_F(BadSettings, NameTheSettingThatChangedOnResume) {
+  ASSERT_EQ(run_program(train({}, 1)).exit_code, 0);
+  const Arguments resume = train({"--resume", "--train.lr=0.5"}, 2);
+  expect_refused(
+      folder, resume, 2, {"train.lr", "'0.0006'", "'0.5'", "--train.allow_change=train.lr"});
+  EXPECT_EQ(run_program(resume + Arguments{"--train.allow_change=train.lr"}).exit_code, 0);
+  EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step-2"));
+}
+
+TEST_F(BadSettings, AreNotAnsweredByUnknownCommands) {
+  for (const Arguments& arguments : {Arguments{"trian"}, Arguments{"train", "surplus"}}) {
+    const auto result = run_program(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    testing::expect_message_form(testing::last_line(result.err));
+  }
+}
+
+TEST(Help, EndsWellForEveryCommand) {
+  for (const char* command : {"train", "eval", "generate", "probe"}) {
+    const auto result = run_program({command, "--help"});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_NE(result.out.find("--config"), std::string::npos) << command;
+    EXPECT_TRUE(result.err.empty()) << result.err;
+  }
+  const auto result = run_program({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.out.find("generate"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace draftsmith::app

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <vector>
+
+#include "draftsmith/formats/json.h"
+#include "draftsmith/model/drafter.h"
+
+#include "tests/support/golden.h"
+#include "tests/support/tiny_models.h"
+
+namespace draftsmith::testing {
+
+/// A prompt of fixtures/decode; the answers hold 40 new tokens.
+struct DecodeCase {
+  std::vector<int64_t> prompt, answer, greedy, acceptance_lengths;
+};
+
+inline std::vector<DecodeCase> read_decode_cases() {
+  std::vector<DecodeCase> cases;
+  for (const auto& item : formats::read_json_file(fixture("decode/expected.json"))) {
+    DecodeCase one;
+    one.prompt = item.at("prompt").get<std::vector<int64_t>>();
+    const auto cut = [&](const char* key) {
+      const auto ids = item.at(key).get<std::vector<int64_t>>();
+      return std::vector<int64_t>(ids.begin() + static_cast<int64_t>(one.prompt.size()), ids.end());
+    };
+    one.answer = cut("output");
+    one.greedy = cut("greedy");
+    one.acceptance_lengths = item.at("acceptance_lengths").get<std::vector<int64_t>>();
+    cases.push_back(one);
+  }
+  return cases;
+}
+
+inline const model::Target& decode_target() {
+  static const auto target = load_target("decode/target");
+  return target;
+}
+
+inline const model::Drafter& decode_drafter() {
+  static const auto drafter = model::Drafter::load(fixture("decode/drafter"), torch::kFloat);
+  return drafter;
+}
+
+}  // namespace draftsmith::testing

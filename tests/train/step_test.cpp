@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/train/step.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/golden.h"
+#include "tests/train/tiny_batches.h"
+
+namespace draftsmith::train {
+namespace {
+
+using testing::golden;
+using testing::make_batch;
+using testing::make_loss;
+using testing::make_sequence;
+using testing::max_difference;
+using testing::narrow_rows;
+using testing::relative_difference;
+
+const model::Target& tiny_target() {
+  static const auto target = testing::load_target("targets/qwen3-tiny");
+  return target;
+}
+
+/// The forced batch of a drafter fixture.
+pipeline::TrainBatch
+fixture_batch(const model::Drafter& drafter, const std::string& folder, double gamma) {
+  const auto file = golden(folder + "/expected.safetensors");
+  pipeline::TrainBatch batch;
+  batch.blocks = data::make_draft_blocks(
+      {file.tensor("input_ids"), file.tensor("loss_mask"), {}},
+      {file.tensor("anchors"), file.tensor("keep")}, drafter.block_rule(gamma));
+  batch.features = file.tensor("target_hidden");
+  batch.embedded = tiny_target().embed(batch.blocks.block_ids.flatten(1));
+  return batch;
+}
+
+TEST(MicroStep, EqualsTheReferenceLossAndGradients) {
+  for (const std::string folder : {"drafter/full", "drafter/sliding"}) {
+    const auto drafter = model::Drafter::load(testing::fixture(folder), torch::kFloat);
+    const auto file = golden(folder + "/expected.safetensors");
+    for (const auto& [prefix, gamma] :
+         {std::pair("dflash.gamma10.", 10.0), std::pair("dflash.", 0.0)}) {
+      for (const std::string method : {"fused", "full"}) {
+        SCOPED_TRACE(folder + " " + prefix + method);
+        auto loss = make_loss(gamma, 0, 0);
+        loss.method = method;
+        const auto step = run_micro_step(
+            drafter, tiny_target().lm_head(), fixture_batch(drafter, folder, gamma), loss);
+        const double expected = file.tensor(std::string(prefix) + "loss").item<double>();
+        EXPECT_NEAR(step.sums.loss(), expected, 1e-5 * expected);
+        EXPECT_EQ(
+            step.sums.accuracy(), file.tensor(std::string(prefix) + "accuracy").item<double>());
+        int64_t compared = 0;
+        for (size_t i = 0; i < step.gradients.size(); ++i) {
+          const std::string name = prefix + ("grad." + drafter.parameters()[i].first);
+          if (!file.has(name)) continue;
+          ++compared;
+          const auto gradient = step.gradients[i] / step.sums.weight_sum;
+          EXPECT_LE(relative_difference(gradient, file.tensor(name)), 1e-4) << name;
+        }
+        EXPECT_EQ(compared, gamma > 0 ? static_cast<int64_t>(step.gradients.size()) : 2);
+      }
+    }
+  }
+}
+
+TEST(MicroStep, GivesTheSameSumsHoweverABatchIsCut) {
+  // F06: 3, 7, 20 and 2 supervised tokens at the end of 64.
+  const auto drafter = testing::make_tiny_drafter(tiny_target());
+  std::vector<data::TokenSequence> sequences;
+  for (const int64_t count : {3, 7, 20, 2})
+    sequences.push_back(make_sequence(64, 64 - count, static_cast<uint64_t>(count)));
+  auto batch = make_batch(tiny_target(), drafter, sequences, 7);
+  const auto lm_head = tiny_target().lm_head();
+
+  // Every second supervised slot gets the draft's own argmax as its label, so that CAP counts.
+  const auto hidden = run_micro_step(drafter, lm_head, batch, make_loss(7, 0, 0), false).hidden;
+  const auto best = tiny_target().logits(hidden).argmax(-1).view(batch.blocks.labels.sizes());
+  const auto supervised = (batch.blocks.weights > 0).flatten().nonzero().squeeze(1);
+  const auto chosen = supervised.slice(0, 0, {}, 2);
+  batch.blocks.labels.view({-1}).index_copy_(0, chosen, best.flatten().index_select(0, chosen));
+
+  for (const auto& loss :
+       {make_loss(7, 0, 0), make_loss(7, 1, 0), make_loss(7, 0, 1), make_loss(7, 0.15, 0.1)}) {
+    const auto whole = run_micro_step(drafter, lm_head, batch, loss);
+    EXPECT_GT(whole.sums.cap(), 0.1);
+    for (const std::vector<int64_t>& cut : {std::vector<int64_t>{3, 1}, {1, 1, 1, 1}}) {
+      MicroStep total;
+      int64_t first = 0;
+      for (const int64_t count : cut) {
+        testing::add_micro_step(
+            total, run_micro_step(drafter, lm_head, narrow_rows(batch, first, count), loss));
+        first += count;
+      }
+      EXPECT_NEAR(total.sums.loss(), whole.sums.loss(), 1e-5 * whole.sums.loss());
+      EXPECT_NEAR(total.sums.weight_sum, whole.sums.weight_sum, 1e-5 * whole.sums.weight_sum);
+      EXPECT_EQ(total.sums.correct, whole.sums.correct);
+      EXPECT_EQ(total.sums.blocks, whole.sums.blocks);
+      EXPECT_EQ(total.sums.tokens, 256);
+      for (size_t i = 0; i < whole.gradients.size(); ++i) {
+        EXPECT_GT(whole.gradients[i].norm().item<double>(), 0) << drafter.parameters()[i].first;
+        EXPECT_LE(relative_difference(total.gradients[i], whole.gradients[i]), 1e-5)
+            << drafter.parameters()[i].first;
+      }
+    }
+  }
+}
+
+TEST(MicroStep, DividesOneSumByOneWeight) {
+  // F06's arithmetic: three targets at loss 1 and one at loss 5 give 2, never 3.
+  MetricSums left;
+  left.loss_sum = 3;
+  left.weight_sum = 3;
+  MetricSums right;
+  right.loss_sum = 5;
+  right.weight_sum = 1;
+  left += right;
+  EXPECT_EQ(left.loss(), 2);
+}
+
+TEST(MicroStep, IsNotChangedByAPaddingBlock) {
+  // F07: lengths 12 and 6; the second row has one block and one that is not kept.
+  const auto drafter = testing::make_tiny_drafter(tiny_target());
+  const std::vector<data::TokenSequence> sequences = {
+      make_sequence(12, 0, 1), make_sequence(6, 0, 2)};
+  const auto loss = make_loss(10, 0.15, 0.1);
+  const auto lm_head = tiny_target().lm_head();
+  for (const int64_t first_anchor : {3, 0}) {  // an anchor at 0 has no context at all
+    const auto positions =
+        torch::tensor({first_anchor, int64_t{5}, int64_t{2}, int64_t{0}}).view({2, 2});
+    const auto keep = torch::tensor({1, 1, 1, 0}).view({2, 2}).to(torch::kBool);
+    const auto both = run_micro_step(
+        drafter, lm_head, make_batch(tiny_target(), drafter, sequences, 10, {positions, keep}),
+        loss);
+    MicroStep apart;
+    for (const int64_t b : {0, 1}) {
+      const int64_t kept = b == 0 ? 2 : 1;
+      const auto batch = make_batch(
+          tiny_target(), drafter, {sequences[static_cast<size_t>(b)]}, 10,
+          {positions.narrow(0, b, 1).narrow(1, 0, kept), keep.narrow(0, b, 1).narrow(1, 0, kept)});
+      testing::add_micro_step(apart, run_micro_step(drafter, lm_head, batch, loss));
+    }
+    EXPECT_EQ(both.sums.blocks, 3);
+    EXPECT_EQ(both.sums.count, apart.sums.count);
+    EXPECT_NEAR(both.sums.loss_sum, apart.sums.loss_sum, 1e-5 * apart.sums.loss_sum);
+    for (size_t i = 0; i < both.gradients.size(); ++i) {
+      EXPECT_TRUE(both.gradients[i].isfinite().all().item<bool>());
+      EXPECT_LE(relative_difference(both.gradients[i], apart.gradients[i]), 1e-5);
+    }
+  }
+}
+
+TEST(MicroStep, StaysFiniteInBfloat16WithAPaddingBlock) {
+  const auto drafter = testing::make_tiny_drafter(tiny_target(), "bfloat16");
+  const auto batch = make_batch(
+      tiny_target(), drafter, {make_sequence(12, 0, 1), make_sequence(6, 0, 2)}, 10,
+      {torch::tensor({int64_t{0}, int64_t{5}, int64_t{2}, int64_t{0}}).view({2, 2}),
+       torch::tensor({1, 1, 1, 0}).view({2, 2})});
+  const auto step = run_micro_step(
+      drafter, tiny_target().lm_head().to(torch::kBFloat16), batch, make_loss(10, 0.15, 0.1));
+  EXPECT_GT(step.sums.loss(), 0);
+  EXPECT_TRUE(std::isfinite(step.sums.loss()));
+  for (const auto& gradient : step.gradients)
+    EXPECT_TRUE(gradient.isfinite().all().item<bool>());
+}
+
+TEST(MicroStep, GivesZerosForABatchWithoutLabels) {
+  // F09: nothing but sequences without trainable tokens.
+  const auto drafter = testing::make_tiny_drafter(tiny_target());
+  for (const int64_t first_supervised : {12, 11}) {  // no mask at all; the last token only
+    const auto batch =
+        make_batch(tiny_target(), drafter, {make_sequence(12, first_supervised, 1)}, 10);
+    for (const std::string method : {"fused", "full"}) {
+      auto loss = make_loss(10, 0.15, 0.1);
+      loss.method = method;
+      const auto step = run_micro_step(drafter, tiny_target().lm_head(), batch, loss);
+      EXPECT_EQ(step.sums.weight_sum, 0);
+      EXPECT_EQ(step.sums.loss_sum, 0);
+      EXPECT_EQ(step.sums.loss(), 0);
+      EXPECT_EQ(step.sums.accuracy(), 0);
+      EXPECT_EQ(step.sums.expected_acceptance(), 0);
+      for (const auto& gradient : step.gradients)
+        EXPECT_TRUE(!gradient.defined() || gradient.abs().max().item<double>() == 0);
+    }
+  }
+}
+
+TEST(MicroStep, MakesNoGradientsUnlessAsked) {
+  const auto drafter = testing::make_tiny_drafter(tiny_target());
+  const auto batch = make_batch(tiny_target(), drafter, {make_sequence(12, 0, 1)}, 10);
+  const auto loss = make_loss(10, 0.15, 0.1);
+  const auto with = run_micro_step(drafter, tiny_target().lm_head(), batch, loss, true);
+  const auto without = run_micro_step(drafter, tiny_target().lm_head(), batch, loss, false);
+  EXPECT_TRUE(without.gradients.empty());
+  EXPECT_EQ(with.sums.loss_sum, without.sums.loss_sum);
+  EXPECT_TRUE(with.hidden.equal(without.hidden));
+}
+
+}  // namespace
+}  // namespace draftsmith::train

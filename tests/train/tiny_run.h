@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "draftsmith/base/atomic_file.h"
+#include "draftsmith/formats/json.h"
+#include "draftsmith/train/trainer.h"
+
+#include "tests/support/temp_folder.h"
+#include "tests/train/tiny_batches.h"
+
+namespace draftsmith::testing {
+
+struct RunOptions {
+  std::string out = {};
+  std::string dtype = "float32";
+  uint64_t drafter_seed = 0;
+  int64_t accumulation = 1;
+  int64_t save_every = 1000;
+  double epochs = 3;
+  double lr = 1e-2;
+};
+
+/// A trainer of 10 sequences, 2 in a batch.
+inline std::unique_ptr<train::Trainer> make_trainer(
+    const model::Target& target,
+    const std::filesystem::path& dataset,
+    const RunOptions& options) {
+  data::DataSettings data_settings;
+  data_settings.max_sequences_per_batch = 2;
+  data_settings.num_anchors = 8;
+  data_settings.seed = 1;
+  if (!options.out.empty()) std::filesystem::create_directories(options.out);
+  train::TrainSettings settings;
+  settings.out = options.out;
+  settings.epochs = options.epochs;
+  settings.accumulation = options.accumulation;
+  settings.lr = options.lr;
+  settings.save_every = options.save_every;
+  settings.keep_last = 100;
+  settings.log_every = 1;
+  return std::make_unique<train::Trainer>(
+      target, make_tiny_drafter(target, options.dtype, options.drafter_seed),
+      data::BatchSource(
+          data::TokenDataset::open(dataset, ""), data_settings, target.config().vocab_size),
+      make_loss(10, 0.15, 0.1), settings, std::map<std::string, std::string>{{"key", "value"}});
+}
+
+inline std::filesystem::path write_ten_sequences(const TempFolder& folder) {
+  std::vector<data::TokenSequence> sequences;
+  for (uint64_t i = 0; i < 10; ++i)
+    sequences.push_back(make_sequence(12 + static_cast<int64_t>(i % 4), 4, i));
+  return write_dataset_folder(folder, "dataset", sequences);
+}
+
+inline std::vector<formats::Json> read_metrics(const std::filesystem::path& run) {
+  std::vector<formats::Json> lines;
+  std::istringstream stream(read_file(run / "metrics.jsonl"));
+  for (std::string line; std::getline(stream, line);)
+    lines.push_back(formats::Json::parse(line));
+  return lines;
+}
+
+}  // namespace draftsmith::testing
