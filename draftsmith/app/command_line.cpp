@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/app/command_line.h"
 
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <utility>
 #include <vector>
-
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
@@ -26,23 +26,32 @@ struct Command {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
-      {"train", "trains a drafter; --resume goes on from the run folder's newest checkpoint",
+      {"train",
+       "trains a drafter; --resume goes on from the run folder's newest checkpoint",
        {"target", "drafter", "data", "loss", "train"}},
-      {"eval", "decodes prompts speculatively and plainly: acceptance length, speed, equality",
+      {"eval",
+       "decodes prompts speculatively and plainly: acceptance length, speed, equality",
        {"target", "drafter", "eval"}},
-      {"generate", "lets the target answer prompts and writes the answers as a training dataset",
+      {"generate",
+       "lets the target answer prompts and writes the answers as a training dataset",
        {"target", "generate"}},
-      {"probe", "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
+      {"probe",
+       "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
        {"loss", "eval"}}};
   return list;
 }
 
 bool uses_section(const Command& command, const std::string& key) {
   const std::string section = key.substr(0, key.find('.'));
-  return std::find(command.sections.begin(), command.sections.end(), section) != command.sections.end();
+  return std::find(command.sections.begin(), command.sections.end(), section) !=
+         command.sections.end();
 }
 
-void add_settings(CLI::App& app, const Command& command, const FieldList& fields, Assignments& given) {
+void add_settings(
+    CLI::App& app,
+    const Command& command,
+    const FieldList& fields,
+    Assignments& given) {
   for (const Field& field : fields.fields()) {
     if (!uses_section(command, field.key)) continue;
     app.add_option_function<std::string>(
@@ -50,6 +59,7 @@ void add_settings(CLI::App& app, const Command& command, const FieldList& fields
            [&given, key = field.key](const std::string& value) { given.emplace_back(key, value); },
            field.help)
         ->type_name(field.kind)
+        ->take_last()
         ->default_str(field.print())
         ->group("Settings [" + field.key.substr(0, field.key.find('.')) + "]");
   }
@@ -61,7 +71,8 @@ void add_probe_flags(CLI::App& app, Flags& flags) {
   app.add_option("--output", flags.output, "safetensors file to write")->required();
   app.add_option("--target", flags.target, "target folder");
   app.add_option("--drafter", flags.drafter, "drafter folder");
-  app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")->capture_default_str();
+  app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")
+      ->capture_default_str();
   app.add_option("--method", flags.method, "chain (decode only)")->capture_default_str();
   app.add_flag("--grad", flags.grad, "also write gradients (drafter only)");
 }
@@ -71,18 +82,27 @@ void refuse_extras(const std::vector<std::string>& extras, const FieldList& fiel
   for (const std::string& extra : extras) {
     if (extra.rfind("--", 0) != 0) {
       throw ConfigError(
-          {.what = "command line", .expected = "options only", .got = "'" + extra + "'",
+          {.what = "command line",
+           .expected = "options only",
+           .got = "'" + extra + "'",
            .hint = "draftsmith --help"});
     }
-    const std::string key = extra.substr(2, extra.find('=') == std::string::npos ? extra.npos : extra.find('=') - 2);
+    const std::string key =
+        extra.substr(2, extra.find('=') == std::string::npos ? extra.npos : extra.find('=') - 2);
     if (fields.find(key) != nullptr) {
       throw ConfigError(
-          {.what = "setting", .expected = "one that this command uses", .got = "'" + key + "'",
-           .where = "command line", .hint = "leaving it out"});
+          {.what = "setting",
+           .expected = "one that this command uses",
+           .got = "'" + key + "'",
+           .where = "command line",
+           .hint = "leaving it out"});
     }
     throw ConfigError(
-        {.what = "setting", .expected = "a known key", .got = "'" + key + "'",
-         .where = "command line", .hint = "--" + fields.nearest_key(key)});
+        {.what = "setting",
+         .expected = "a known key",
+         .got = "'" + key + "'",
+         .where = "command line",
+         .hint = "--" + fields.nearest_key(key)});
   }
 }
 
@@ -121,7 +141,9 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     throw ConfigError(
-        {.what = "command line", .expected = "valid options", .got = error.what(),
+        {.what = "command line",
+         .expected = "valid options",
+         .got = error.what(),
          .hint = "draftsmith --help"});
   }
   const CLI::App* sub = app.get_subcommands().front();
@@ -135,7 +157,8 @@ int run_command_line(int argc, const char* const* argv) {
     if (std::filesystem::exists(saved)) read_settings_file(saved, fields);
   }
   if (!config_file.empty()) read_settings_file(config_file, fields);
-  for (const auto& [key, value] : given) fields.get(key, "command line").parse(value);
+  for (const auto& [key, value] : given)
+    fields.get(key, "command line").parse(value);
 
   const std::string name = sub->get_name();
   if (name == "train") run_train(config, flags);

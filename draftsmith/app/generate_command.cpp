@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
-
-#include <fmt/format.h>
 
 #include "draftsmith/app/command_line.h"
 #include "draftsmith/base/atomic_file.h"
@@ -30,13 +30,19 @@ data::TokenSequence join(const std::vector<int64_t>& prompt, const std::vector<i
 void check_output(const std::string& out) {
   if (out.empty()) {
     throw ConfigError(
-        {.what = "generate.out", .expected = "a folder to write", .got = "none", .hint = "--generate.out=DIR"});
+        {.what = "generate.out",
+         .expected = "a folder to write",
+         .got = "none",
+         .hint = "--generate.out=DIR"});
   }
   const fs::path path(out);
   if (fs::exists(path)) {
     throw ConfigError(
-        {.what = "generate.out", .expected = "a folder that does not exist yet", .got = "one that does",
-         .where = out, .hint = "another folder"});
+        {.what = "generate.out",
+         .expected = "a folder that does not exist yet",
+         .got = "one that does",
+         .where = out,
+         .hint = "another folder"});
   }
   make_writable_folder(fs::absolute(path).parent_path(), "generate.out");
 }
@@ -47,7 +53,9 @@ void run_generate(RunConfig config) {
   const auto& settings = config.generate;
   if (settings.prompts.empty()) {
     throw ConfigError(
-        {.what = "generate.prompts", .expected = "a file of prompts", .got = "none",
+        {.what = "generate.prompts",
+         .expected = "a file of prompts",
+         .got = "none",
          .hint = "--generate.prompts=FILE"});
   }
   check_output(settings.out);
@@ -55,8 +63,9 @@ void run_generate(RunConfig config) {
   const auto prompts = data::read_prompts(settings.prompts, vocab_size);
   const auto target = model::Target::load(config.target);
   const eval::DecodeLimits limits{
-      settings.max_new_tokens,
-      settings.ignore_stop ? std::vector<int64_t>{} : formats::read_stop_token_ids(config.target.path)};
+      settings.max_new_tokens, settings.ignore_stop
+                                   ? std::vector<int64_t>{}
+                                   : formats::read_stop_token_ids(config.target.path)};
 
   // Prompts of similar length share a batch; the dataset keeps the order of the file.
   std::vector<size_t> order(prompts.size());
@@ -67,11 +76,13 @@ void run_generate(RunConfig config) {
   std::vector<data::TokenSequence> sequences(prompts.size());
   const auto batch = static_cast<size_t>(settings.batch);
   int64_t new_tokens = 0;
-  Progress progress("generating", static_cast<int64_t>(prompts.size()) * limits.max_new_tokens, "tokens");
+  Progress progress(
+      "generating", static_cast<int64_t>(prompts.size()) * limits.max_new_tokens, "tokens");
   for (size_t first = 0; first < order.size(); first += batch) {
     const size_t end = std::min(first + batch, order.size());
     std::vector<std::vector<int64_t>> ids;
-    for (size_t i = first; i < end; ++i) ids.push_back(prompts[order[i]].ids);
+    for (size_t i = first; i < end; ++i)
+      ids.push_back(prompts[order[i]].ids);
     const auto answers = eval::decode_greedily(target, ids, limits, [&](int64_t added) {
       new_tokens += added;
       progress.update(new_tokens, fmt::format("{}/{} prompts", first, prompts.size()));
@@ -82,8 +93,8 @@ void run_generate(RunConfig config) {
   progress.finish(fmt::format("{} prompts answered", prompts.size()));
   data::write_dataset(settings.out, sequences);
   print_result(
-      "{}: {} sequences, {} new tokens, {:.0f} new tokens/s", settings.out, sequences.size(), new_tokens,
-      static_cast<double>(new_tokens) / progress.seconds());
+      "{}: {} sequences, {} new tokens, {:.0f} new tokens/s", settings.out, sequences.size(),
+      new_tokens, static_cast<double>(new_tokens) / progress.seconds());
 }
 
 }  // namespace draftsmith::app

@@ -34,8 +34,9 @@ void choose_spin_count(int /*argc*/, char** argv, char** environment) {
   ::execve("/proc/self/exe", argv, changed.data());  // returns only if it failed: then spin
 }
 
-__attribute__((section(".preinit_array"), used)) void (*const kChooseSpinCount)(int, char**, char**) =
-    &choose_spin_count;
+__attribute__((
+    section(".preinit_array"),
+    used)) void (*const kChooseSpinCount)(int, char**, char**) = &choose_spin_count;
 
 constexpr int kExitDevice = 5;
 constexpr int kExitBug = 70;
@@ -53,7 +54,8 @@ int main(int argc, char** argv) {
     draftsmith::log_line(error.what_without_backtrace());
     return kExitDevice;
   } catch (const std::bad_alloc&) {
-    draftsmith::log_line("memory: expected enough for this run, got none left. Try smaller batches.");
+    draftsmith::log_line(
+        "memory: expected enough for this run, got none left. Try smaller batches.");
     return kExitDevice;
   } catch (const c10::Error& error) {
     draftsmith::log_line(std::string("a bug in draftsmith: ") + error.what_without_backtrace());

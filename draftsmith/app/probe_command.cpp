@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
-
 #include <fmt/format.h>
+
+#include <filesystem>
 
 #include "draftsmith/app/command_line.h"
 #include "draftsmith/app/probe_stages.h"
@@ -13,7 +13,11 @@ namespace {
 void require_folder(const std::string& value, const char* flag) {
   if (!value.empty()) return;
   throw ConfigError(
-      {.what = flag, .expected = "a folder", .got = "none", .where = "probe", .hint = fmt::format("{} DIR", flag)});
+      {.what = flag,
+       .expected = "a folder",
+       .got = "none",
+       .where = "probe",
+       .hint = fmt::format("{} DIR", flag)});
 }
 
 torch::ScalarType parse_probe_dtype(const Flags& flags) {
@@ -21,11 +25,14 @@ torch::ScalarType parse_probe_dtype(const Flags& flags) {
   if (flags.dtype == "bfloat16") return torch::kBFloat16;
   if (flags.dtype == "float64" && flags.stage == "loss") return torch::kDouble;
   throw ConfigError(
-      {.what = "--dtype", .expected = flags.stage == "loss" ? "float32, bfloat16 or float64" : "float32 or bfloat16",
-       .got = "'" + flags.dtype + "'", .where = "probe " + flags.stage});
+      {.what = "--dtype",
+       .expected = flags.stage == "loss" ? "float32, bfloat16 or float64" : "float32 or bfloat16",
+       .got = "'" + flags.dtype + "'",
+       .where = "probe " + flags.stage});
 }
 
-formats::NamedTensors run_stage(const RunConfig& config, const Flags& flags, torch::ScalarType dtype) {
+formats::NamedTensors
+run_stage(const RunConfig& config, const Flags& flags, torch::ScalarType dtype) {
   const ProbeInput input(flags.input);
   const bool needs_target = flags.stage != "blocks" && flags.stage != "loss";
   const bool needs_drafter = flags.stage != "target" && flags.stage != "loss";
@@ -42,7 +49,9 @@ void check_stage(const std::string& stage) {
   for (const char* known : {"target", "blocks", "drafter", "loss", "decode"})
     if (stage == known) return;
   throw ConfigError(
-      {.what = "probe stage", .expected = "target, blocks, drafter, loss or decode", .got = "'" + stage + "'"});
+      {.what = "probe stage",
+       .expected = "target, blocks, drafter, loss or decode",
+       .got = "'" + stage + "'"});
 }
 
 }  // namespace
@@ -52,7 +61,10 @@ void run_probe(RunConfig config, const Flags& flags) {
   const auto dtype = parse_probe_dtype(flags);
   if (flags.method != "chain") {
     throw ConfigError(
-        {.what = "--method", .expected = "chain", .got = "'" + flags.method + "'", .where = "probe"});
+        {.what = "--method",
+         .expected = "chain",
+         .got = "'" + flags.method + "'",
+         .where = "probe"});
   }
   config.target.path = flags.target;
   config.target.dtype = flags.dtype;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/app/probe_stages.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
 
-#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/error.h"
@@ -28,8 +29,8 @@ data::BlockRows read_rows(const ProbeInput& input) {
   return rows;
 }
 
-data::DraftBlocks read_blocks(
-    const ProbeInput& input, const formats::DrafterConfig& config, double decay_gamma) {
+data::DraftBlocks
+read_blocks(const ProbeInput& input, const formats::DrafterConfig& config, double decay_gamma) {
   const auto rows = read_rows(input);
   check_ids(rows.ids, config.vocab_size);
   return data::make_draft_blocks(
@@ -54,9 +55,11 @@ model::TargetStates run_documents(
     for (int64_t begin = 0, end = 0; begin < S; begin = end) {
       const int64_t document = rows.document_ids[b][begin].item<int64_t>();
       end = begin + 1;
-      while (end < S && rows.document_ids[b][end].item<int64_t>() == document) ++end;
+      while (end < S && rows.document_ids[b][end].item<int64_t>() == document)
+        ++end;
       if (document == -1) continue;
-      const auto part = target.forward(rows.ids.narrow(0, b, 1).narrow(1, begin, end - begin), layer_ids);
+      const auto part =
+          target.forward(rows.ids.narrow(0, b, 1).narrow(1, begin, end - begin), layer_ids);
       states.features[b].narrow(0, begin, end - begin).copy_(part.features[0]);
       states.last[b].narrow(0, begin, end - begin).copy_(part.last[0]);
     }
@@ -74,7 +77,9 @@ std::vector<int64_t> read_lengths(const ProbeInput& input, int64_t B, int64_t S)
     length = given[b].item<int64_t>();
     if (length < 1 || length > S) {
       throw ShapeError(
-          {.what = "lengths", .expected = fmt::format("1 to {}", S), .got = fmt::format("{}", length),
+          {.what = "lengths",
+           .expected = fmt::format("1 to {}", S),
+           .got = fmt::format("{}", length),
            .where = fmt::format("row {}", b)});
     }
   }
@@ -89,7 +94,10 @@ ProbeInput::ProbeInput(const std::string& path)
 torch::Tensor ProbeInput::get(const std::string& name, int64_t rank) const {
   if (!reader_.has(name)) {
     throw ShapeError(
-        {.what = name, .expected = "a tensor of this name", .got = "none", .where = reader_.where()});
+        {.what = name,
+         .expected = "a tensor of this name",
+         .got = "none",
+         .where = reader_.where()});
   }
   const auto tensor = reader_.tensor(name);
   ops::check_rank(tensor, rank, name);
@@ -100,7 +108,9 @@ torch::Tensor ProbeInput::ids(const std::string& name, int64_t rank) const {
   const auto tensor = get(name, rank);
   if (!at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)) {
     throw ShapeError(
-        {.what = name, .expected = "whole numbers", .got = c10::toString(tensor.scalar_type()),
+        {.what = name,
+         .expected = "whole numbers",
+         .got = c10::toString(tensor.scalar_type()),
          .where = reader_.where()});
   }
   return tensor.to(torch::kLong);
@@ -122,7 +132,9 @@ formats::NamedTensors probe_target(const ProbeInput& input, const RunConfig& con
   std::vector<int64_t> layer_ids(static_cast<size_t>(L));
   std::iota(layer_ids.begin(), layer_ids.end(), 0);
   const auto states = target.forward(ids, layer_ids);
-  auto hidden = states.features.view({B, S, L, target.config().hidden_size}).permute({2, 0, 1, 3}).contiguous();
+  auto hidden = states.features.view({B, S, L, target.config().hidden_size})
+                    .permute({2, 0, 1, 3})
+                    .contiguous();
   auto last = states.last.contiguous();
   auto logits = target.logits(last);
   for (int64_t b = 0; b < B; ++b) {
@@ -140,9 +152,12 @@ formats::NamedTensors probe_blocks(const ProbeInput& input, const RunConfig& con
   const int64_t S = blocks.context_positions.size(1);
   const auto full = ops::make_block_mask(blocks.layout, {0, drafter.is_causal.value_or(false)}, S);
   formats::NamedTensors output = {
-      {"block_ids", blocks.block_ids},       {"positions", blocks.positions},
-      {"labels", blocks.labels},             {"weights", blocks.weights},
-      {"teacher_rows", blocks.teacher_rows}, {"mask_full", as_mask(full)}};
+      {"block_ids", blocks.block_ids},
+      {"positions", blocks.positions},
+      {"labels", blocks.labels},
+      {"weights", blocks.weights},
+      {"teacher_rows", blocks.teacher_rows},
+      {"mask_full", as_mask(full)}};
   if (drafter.has_sliding_layers()) {
     const auto sliding = ops::make_block_mask(
         blocks.layout, {drafter.sliding_window, drafter.is_causal.value_or(true)}, S);
@@ -151,7 +166,8 @@ formats::NamedTensors probe_blocks(const ProbeInput& input, const RunConfig& con
   return output;
 }
 
-formats::NamedTensors probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradients) {
+formats::NamedTensors
+probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradients) {
   const auto rows = read_rows(input);
   const auto [B, S] = ops::dims<2>(rows.ids, "input_ids");
   const auto target = model::Target::load(config.target);
@@ -171,11 +187,13 @@ formats::NamedTensors probe_drafter(const ProbeInput& input, const RunConfig& co
     ops::check_shape(tensor, {B, S, width}, name);
     return tensor.to(drafter.dtype());
   };
-  batch.features = take("target_hidden", D * static_cast<int64_t>(layer_ids.size()), states.features);
+  batch.features =
+      take("target_hidden", D * static_cast<int64_t>(layer_ids.size()), states.features);
   if (needs_teacher) batch.teacher_states = take("teacher_hidden", D, states.last);
   batch.embedded = target.embed(batch.blocks.block_ids.flatten(1)).to(drafter.dtype());
 
-  const auto step = train::run_micro_step(drafter, target.lm_head(), batch, config.loss, has_gradients);
+  const auto step =
+      train::run_micro_step(drafter, target.lm_head(), batch, config.loss, has_gradients);
   const double weight_sum = step.sums.weight_sum;
   formats::NamedTensors output = {
       {"hidden", step.hidden},
@@ -184,15 +202,16 @@ formats::NamedTensors probe_drafter(const ProbeInput& input, const RunConfig& co
       {"accuracy", as_value(step.sums.accuracy())}};
   for (size_t i = 0; i < step.gradients.size(); ++i) {
     const auto& [name, parameter] = drafter.parameters()[i];
-    const auto gradient = step.gradients[i].defined() ? step.gradients[i] : torch::zeros_like(parameter);
+    const auto gradient =
+        step.gradients[i].defined() ? step.gradients[i] : torch::zeros_like(parameter);
     output.emplace_back(
         "grad." + name, gradient.detach().to(torch::kFloat) / (weight_sum > 0 ? weight_sum : 1));
   }
   return output;
 }
 
-formats::NamedTensors probe_loss(
-    const ProbeInput& input, const RunConfig& config, torch::ScalarType dtype) {
+formats::NamedTensors
+probe_loss(const ProbeInput& input, const RunConfig& config, torch::ScalarType dtype) {
   const auto statistics = dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
   ops::LossRows rows;
   rows.hidden = input.get("hidden", 2).to(dtype).clone().set_requires_grad(true);
@@ -204,7 +223,8 @@ formats::NamedTensors probe_loss(
     rows.teacher_rows = torch::arange(rows.hidden.size(0), torch::kLong);
   }
   const auto lm_head = input.get("lm_head", 2).to(dtype);
-  const ops::LossOptions options{config.loss.kl_weight, config.loss.cap_weight, config.loss.chunk_rows};
+  const ops::LossOptions options{
+      config.loss.kl_weight, config.loss.cap_weight, config.loss.chunk_rows};
   const auto terms = config.loss.method == "full" ? ops::lm_head_loss_full(rows, lm_head, options)
                                                   : ops::lm_head_loss(rows, lm_head, options);
   const auto gradient = torch::autograd::grad({terms.loss_sum}, {rows.hidden})[0];
@@ -212,7 +232,10 @@ formats::NamedTensors probe_loss(
   const double scale = weight_sum > 0 ? 1 / weight_sum : 0;
   const auto per_row = terms.ce + options.kl_weight * terms.kl + options.cap_weight * terms.cap;
   return {
-      {"ce", terms.ce}, {"kl", terms.kl}, {"cap", terms.cap}, {"per_row", per_row},
+      {"ce", terms.ce},
+      {"kl", terms.kl},
+      {"cap", terms.cap},
+      {"per_row", per_row},
       {"loss", (terms.loss_sum.detach() * scale).view({1})},
       {"dhidden", gradient * scale}};
 }
@@ -223,14 +246,17 @@ formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& con
   check_ids(prompt, target.config().vocab_size);
   const auto drafter = model::make_drafter(config.drafter, config.target, target, {}, 0);
   const eval::DecodeLimits limits{
-      config.eval.max_new_tokens,
-      config.eval.ignore_stop ? std::vector<int64_t>{} : formats::read_stop_token_ids(config.target.path)};
+      config.eval.max_new_tokens, config.eval.ignore_stop
+                                      ? std::vector<int64_t>{}
+                                      : formats::read_stop_token_ids(config.target.path)};
   std::vector<int64_t> ids(prompt.data_ptr<int64_t>(), prompt.data_ptr<int64_t>() + prompt.numel());
-  if (ids.empty()) throw ShapeError({.what = "prompt", .expected = "at least one id", .got = "none"});
+  if (ids.empty())
+    throw ShapeError({.what = "prompt", .expected = "at least one id", .got = "none"});
   const auto answer = eval::decode_chain(target, drafter, ids, limits, /*runs_raw_rounds=*/true);
   ids.insert(ids.end(), answer.tokens.begin(), answer.tokens.end());
   std::vector<int64_t> lengths;
-  for (const auto& round : answer.rounds) lengths.push_back(static_cast<int64_t>(round.size()));
+  for (const auto& round : answer.rounds)
+    lengths.push_back(static_cast<int64_t>(round.size()));
   return {
       {"output", torch::tensor(ids, torch::kLong)},
       {"acceptance_lengths", torch::tensor(lengths, torch::kLong)}};

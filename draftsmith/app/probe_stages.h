@@ -28,9 +28,10 @@ void check_ids(const torch::Tensor& ids, int64_t vocab_size);
 
 formats::NamedTensors probe_target(const ProbeInput& input, const RunConfig& config);
 formats::NamedTensors probe_blocks(const ProbeInput& input, const RunConfig& config);
-formats::NamedTensors probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradients);
-formats::NamedTensors probe_loss(
-    const ProbeInput& input, const RunConfig& config, torch::ScalarType dtype);
+formats::NamedTensors
+probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradients);
+formats::NamedTensors
+probe_loss(const ProbeInput& input, const RunConfig& config, torch::ScalarType dtype);
 formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& config);
 
 }  // namespace draftsmith::app

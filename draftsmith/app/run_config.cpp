@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/app/run_config.h"
 
-#include <algorithm>
-#include <cmath>
-#include <sstream>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -17,9 +17,9 @@
 namespace draftsmith::app {
 namespace {
 
-constexpr const char* kHarmlessOnResume[] = {
-    "train.out",      "train.name",      "train.log_every",
-    "train.save_every", "train.keep_last", "train.allow_change"};
+constexpr const char* kHarmlessOnResume[] = {"train.out",       "train.name",
+                                             "train.log_every", "train.save_every",
+                                             "train.keep_last", "train.allow_change"};
 constexpr const char* kAnnouncedOnResume[] = {"train.max_steps", "train.epochs"};
 
 template <size_t N>
@@ -31,7 +31,8 @@ bool contains(const char* const (&list)[N], const std::string& key) {
 std::string as_text(const toml::node& node, const std::string& key, const std::string& where) {
   if (const auto* array = node.as_array()) {
     std::vector<std::string> items;
-    for (const auto& item : *array) items.push_back(as_text(item, key, where));
+    for (const auto& item : *array)
+      items.push_back(as_text(item, key, where));
     return fmt::format("{}", fmt::join(items, ","));
   }
   if (const auto* text = node.as_string()) return text->get();
@@ -39,7 +40,10 @@ std::string as_text(const toml::node& node, const std::string& key, const std::s
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
   throw ConfigError(
-      {.what = key, .expected = "a text, number, true, false or list", .got = "something else", .where = where});
+      {.what = key,
+       .expected = "a text, number, true, false or list",
+       .got = "something else",
+       .where = where});
 }
 
 std::string quote(const std::string& text) { return formats::Json(text).dump(); }
@@ -74,14 +78,19 @@ FieldList list_fields(RunConfig& config) {
 void read_settings_file(const std::filesystem::path& path, const FieldList& fields) {
   if (!std::filesystem::is_regular_file(path)) {
     throw ConfigError(
-        {.what = "--config", .expected = "a settings file", .got = "no such file", .where = path.string()});
+        {.what = "--config",
+         .expected = "a settings file",
+         .got = "no such file",
+         .where = path.string()});
   }
   toml::table table;
   try {
     table = toml::parse(read_file(path), path.string());
   } catch (const toml::parse_error& error) {
     throw ConfigError(
-        {.what = "settings file", .expected = "valid TOML", .got = std::string(error.description()),
+        {.what = "settings file",
+         .expected = "valid TOML",
+         .got = std::string(error.description()),
          .where = fmt::format("{}, line {}", path.string(), error.source().begin.line)});
   }
   for (const auto& [section, node] : table) {
@@ -111,18 +120,21 @@ std::string write_settings(const FieldList& fields) {
 
 std::map<std::string, std::string> settings_as_text(const FieldList& fields) {
   std::map<std::string, std::string> text;
-  for (const Field& field : fields.fields()) text[field.key] = field.print();
+  for (const Field& field : fields.fields())
+    text[field.key] = field.print();
   return text;
 }
 
 std::string make_run_name(const RunConfig& config) {
   const auto& types = config.drafter.layer_types;
-  const bool has_sliding = std::find(types.begin(), types.end(), "sliding_attention") != types.end();
+  const bool has_sliding =
+      std::find(types.begin(), types.end(), "sliding_attention") != types.end();
   std::string cap = fmt::format("{}", config.loss.cap_weight);
   cap.erase(std::remove(cap.begin(), cap.end(), '.'), cap.end());
   return fmt::format(
       "exp-g{}-bs{}-a{}{}-kl{}-cap{}", config.loss.decay_gamma, config.drafter.block_size,
-      config.data.num_anchors, has_sliding ? "-swa" : "", std::llround(100 * config.loss.kl_weight), cap);
+      config.data.num_anchors, has_sliding ? "-swa" : "", std::llround(100 * config.loss.kl_weight),
+      cap);
 }
 
 void check_resumed_settings(
@@ -141,8 +153,10 @@ void check_resumed_settings(
       continue;
     }
     throw ConfigError(
-        {.what = key, .expected = fmt::format("'{}' as in the run that is resumed", before),
-         .got = fmt::format("'{}'", value), .where = "train --resume",
+        {.what = key,
+         .expected = fmt::format("'{}' as in the run that is resumed", before),
+         .got = fmt::format("'{}'", value),
+         .where = "train --resume",
          .hint = fmt::format("--train.allow_change={}", key)});
   }
 }

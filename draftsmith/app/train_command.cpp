@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <filesystem>
 
 #include "draftsmith/app/command_line.h"
 #include "draftsmith/base/atomic_file.h"
@@ -26,13 +26,19 @@ void prepare_run_folder(const fs::path& out, bool is_resumed) {
   const bool has_run = fs::exists(out / "settings.toml") || fs::exists(out / "checkpoints");
   if (has_run && !is_resumed) {
     throw ConfigError(
-        {.what = "train.out", .expected = "a folder without a run", .got = "a run",
-         .where = out.string(), .hint = "--resume, or another folder"});
+        {.what = "train.out",
+         .expected = "a folder without a run",
+         .got = "a run",
+         .where = out.string(),
+         .hint = "--resume, or another folder"});
   }
   if (!has_run && is_resumed) {
     throw ConfigError(
-        {.what = "train.out", .expected = "the folder of a run to resume", .got = "no run",
-         .where = out.string(), .hint = "leaving out --resume"});
+        {.what = "train.out",
+         .expected = "the folder of a run to resume",
+         .got = "no run",
+         .where = out.string(),
+         .hint = "leaving out --resume"});
   }
   make_writable_folder(out, "train.out");
 }
@@ -79,8 +85,7 @@ void run_train(RunConfig config, const Flags& flags) {
   log_info(
       "drafter: {} parameters, {} layers, blocks of {}, mask token {}, sees target layers {}",
       drafter.num_parameters(), drafter.config().num_layers, drafter.config().block_size,
-      drafter.config().mask_token_id,
-      fmt::join(drafter.config().target_layer_ids, ", "));
+      drafter.config().mask_token_id, fmt::join(drafter.config().target_layer_ids, ", "));
 
   train::Trainer trainer(
       target, std::move(drafter), std::move(source), config.loss, config.train, settings_text);

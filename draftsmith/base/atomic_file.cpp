@@ -17,7 +17,10 @@ namespace {
 
 [[noreturn]] void fail_write(const fs::path& path, const std::string& reason) {
   throw DeviceError(
-      {.what = "file", .expected = "to write it", .got = reason, .where = path.string(),
+      {.what = "file",
+       .expected = "to write it",
+       .got = reason,
+       .where = path.string(),
        .hint = "freeing space or another output folder"});
 }
 
@@ -30,8 +33,10 @@ std::string read_file(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream || is_folder) {
     throw DataError(
-        {.what = "file", .expected = "a readable file",
-         .got = std::strerror(is_folder ? EISDIR : errno), .where = path.string()});
+        {.what = "file",
+         .expected = "a readable file",
+         .got = std::strerror(is_folder ? EISDIR : errno),
+         .where = path.string()});
   }
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
@@ -69,8 +74,11 @@ void make_writable_folder(const fs::path& path, std::string_view setting) {
   if (!error && !std::ofstream(probe)) error = std::error_code(errno, std::generic_category());
   if (error) {
     throw ConfigError(
-        {.what = std::string(setting), .expected = "a folder that can be written",
-         .got = error.message(), .where = path.string(), .hint = "another folder"});
+        {.what = std::string(setting),
+         .expected = "a folder that can be written",
+         .got = error.message(),
+         .where = path.string(),
+         .hint = "another folder"});
   }
   fs::remove(probe, error);
 }
@@ -90,7 +98,8 @@ StagedFolder::~StagedFolder() {
 }
 
 void StagedFolder::publish() {
-  for (const auto& entry : fs::recursive_directory_iterator(staging_)) flush_to_disk(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(staging_))
+    flush_to_disk(entry.path());
   flush_to_disk(staging_);
   std::error_code error;
   fs::remove_all(final_, error);

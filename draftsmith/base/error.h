@@ -66,5 +66,6 @@ class DivergenceError : public Error {
 }  // namespace draftsmith
 
 /// For our own bugs only; users' mistakes get one of the errors above.
-#define DS_CHECK(condition) \
-  (static_cast<bool>(condition) ? void(0) : ::draftsmith::fail_check(#condition, __FILE__, __LINE__))
+#define DS_CHECK(condition)               \
+  (static_cast<bool>(condition) ? void(0) \
+                                : ::draftsmith::fail_check(#condition, __FILE__, __LINE__))

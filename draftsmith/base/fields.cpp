@@ -1,39 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/base/fields.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 
 namespace draftsmith {
 namespace {
 
-[[noreturn]] void fail_value(
-    const std::string& key, const std::string& expected, std::string_view got) {
+[[noreturn]] void
+fail_value(const std::string& key, const std::string& expected, std::string_view got) {
   throw ConfigError({.what = key, .expected = expected, .got = fmt::format("'{}'", got)});
 }
 
 std::string_view trim(std::string_view text) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  while (!text.empty() && is_space(text.front()))
+    text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back()))
+    text.remove_suffix(1);
   return text;
 }
 
 template <class Number>
-Number parse_number(
-    const std::string& key, std::string_view text, const Range& range, const char* noun) {
+Number
+parse_number(const std::string& key, std::string_view text, const Range& range, const char* noun) {
   text = trim(text);
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) fail_value(key, noun, text);
   const double wide = static_cast<double>(value);
   if (!std::isfinite(wide) || wide < range.low || wide > range.high) {
-    const std::string upper = std::isinf(range.high) ? "" : fmt::format(" and at most {}", range.high);
+    const std::string upper =
+        std::isinf(range.high) ? "" : fmt::format(" and at most {}", range.high);
     fail_value(key, fmt::format("{} of at least {}{}", noun, range.low, upper), text);
   }
   return value;
@@ -64,7 +67,8 @@ std::string join_list(const std::vector<Value>& values) {
 
 size_t edit_distance(std::string_view left, std::string_view right) {
   std::vector<size_t> row(right.size() + 1);
-  for (size_t j = 0; j <= right.size(); ++j) row[j] = j;
+  for (size_t j = 0; j <= right.size(); ++j)
+    row[j] = j;
   for (size_t i = 1; i <= left.size(); ++i) {
     size_t diagonal = row[0];
     row[0] = i;
@@ -81,7 +85,10 @@ size_t edit_distance(std::string_view left, std::string_view right) {
 
 Field& FieldList::push(std::string key, std::string help, std::string kind) {
   fields_.push_back(
-      {.key = section_ + "." + key, .help = std::move(help), .kind = std::move(kind), .parse = {},
+      {.key = section_ + "." + key,
+       .help = std::move(help),
+       .kind = std::move(kind),
+       .parse = {},
        .print = {}});
   return fields_.back();
 }
@@ -94,13 +101,17 @@ void FieldList::add(std::string key, std::string& value, std::string help) {
 
 void FieldList::add(std::string key, bool& value, std::string help) {
   Field& field = push(std::move(key), std::move(help), "BOOL");
-  field.parse = [&value, name = field.key](std::string_view text) { value = parse_bool(name, text); };
+  field.parse = [&value, name = field.key](std::string_view text) {
+    value = parse_bool(name, text);
+  };
   field.print = [&value] { return value ? "true" : "false"; };
 }
 
 void FieldList::add(std::string key, std::optional<bool>& value, std::string help) {
   Field& field = push(std::move(key), std::move(help), "BOOL");
-  field.parse = [&value, name = field.key](std::string_view text) { value = parse_bool(name, text); };
+  field.parse = [&value, name = field.key](std::string_view text) {
+    value = parse_bool(name, text);
+  };
   field.print = [&value]() -> std::string {
     if (!value) return "";
     return *value ? "true" : "false";
@@ -147,15 +158,19 @@ void FieldList::add(std::string key, std::vector<std::string>& value, std::strin
   Field& field = push(std::move(key), std::move(help), "LIST");
   field.parse = [&value](std::string_view text) {
     value.clear();
-    for (const auto part : split_list(text)) value.emplace_back(part);
+    for (const auto part : split_list(text))
+      value.emplace_back(part);
   };
   field.print = [&value] { return join_list(value); };
 }
 
 void FieldList::add_choice(
-    std::string key, std::string& value, std::vector<std::string> choices, std::string help) {
-  Field& field = push(
-      std::move(key), fmt::format("{} ({})", help, fmt::join(choices, ", ")), "TEXT");
+    std::string key,
+    std::string& value,
+    std::vector<std::string> choices,
+    std::string help) {
+  Field& field =
+      push(std::move(key), fmt::format("{} ({})", help, fmt::join(choices, ", ")), "TEXT");
   field.parse = [&value, choices, name = field.key](std::string_view text) {
     if (std::find(choices.begin(), choices.end(), text) == choices.end())
       fail_value(name, fmt::format("one of {}", fmt::join(choices, ", ")), text);
@@ -174,14 +189,17 @@ const Field& FieldList::get(std::string_view key, const std::string& where) cons
   const Field* field = find(key);
   if (field != nullptr) return *field;
   throw ConfigError(
-      {.what = "setting", .expected = "a known key", .got = fmt::format("'{}'", key),
-       .where = where, .hint = nearest_key(key)});
+      {.what = "setting",
+       .expected = "a known key",
+       .got = fmt::format("'{}'", key),
+       .where = where,
+       .hint = nearest_key(key)});
 }
 
 std::string FieldList::nearest_key(std::string_view key) const {
   DS_CHECK(!fields_.empty());
-  const auto nearest = std::min_element(
-      fields_.begin(), fields_.end(), [&](const Field& left, const Field& right) {
+  const auto nearest =
+      std::min_element(fields_.begin(), fields_.end(), [&](const Field& left, const Field& right) {
         return edit_distance(key, left.key) < edit_distance(key, right.key);
       });
   return nearest->key;

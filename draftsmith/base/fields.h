@@ -14,9 +14,9 @@ namespace draftsmith {
 /// One setting, seen through text: the same entry serves the command line, the settings file,
 /// `--help`, the resolved print and the comparison on resume.
 struct Field {
-  std::string key;   // "train.max_steps"
-  std::string help;  // with the default value written by `print`
-  std::string kind;  // "INT", "FLOAT", "TEXT", "BOOL", "LIST"
+  std::string key;                              // "train.max_steps"
+  std::string help;                             // with the default value written by `print`
+  std::string kind;                             // "INT", "FLOAT", "TEXT", "BOOL", "LIST"
   std::function<void(std::string_view)> parse;  // throws ConfigError naming the key
   std::function<std::string()> print;           // as `parse` reads it; "" for an absent value
 };
@@ -48,7 +48,10 @@ class FieldList {
   void add(std::string key, std::optional<bool>& value, std::string help);
   /// `choices` are the only values that are accepted.
   void add_choice(
-      std::string key, std::string& value, std::vector<std::string> choices, std::string help);
+      std::string key,
+      std::string& value,
+      std::vector<std::string> choices,
+      std::string help);
 
   const std::vector<Field>& fields() const { return fields_; }
 

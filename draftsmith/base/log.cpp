@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/base/log.h"
 
-#include <memory>
-#include <mutex>
-#include <string>
-
 #include <spdlog/logger.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
 
 namespace draftsmith {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace draftsmith {
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/base/progress.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/log.h"
 
@@ -63,7 +62,8 @@ void Progress::update(int64_t done, std::string_view details, bool force_line) {
       "{} {}/{}{}{}  {} {}/s  ETA {}", label_, done, total_, details.empty() ? "" : "  ", details,
       format_count(rate), unit_, eta);
   if (is_bar_due) {
-    const double share = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1));
+    const double share =
+        static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1));
     fmt::print(stderr, "\r\x1b[K{} {}", draw_bar(std::clamp(share, 0.0, 1.0)), text);
     std::fflush(stderr);
     last_shown_ = now;

@@ -8,9 +8,7 @@ namespace draftsmith {
 /// Seconds since construction or the last restart.
 class Stopwatch {
  public:
-  double seconds() const {
-    return std::chrono::duration<double>(Clock::now() - start_).count();
-  }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   /// Returns the seconds so far and starts again from zero.
   double restart() {

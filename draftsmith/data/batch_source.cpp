@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/data/batch_source.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
@@ -37,7 +37,8 @@ BatchSource::BatchSource(TokenDataset dataset, const DataSettings& settings, int
   report_.trained = static_cast<int64_t>(numbers_.size());
   if (numbers_.empty()) {
     throw DataError(
-        {.what = "dataset", .expected = "a sequence with two supervised tokens in a row",
+        {.what = "dataset",
+         .expected = "a sequence with two supervised tokens in a row",
          .got = fmt::format(
              "{} sequences, of which {} too long and {} without such tokens", report_.read,
              report_.too_long, report_.no_anchor),
@@ -47,9 +48,12 @@ BatchSource::BatchSource(TokenDataset dataset, const DataSettings& settings, int
 }
 
 void BatchSource::log_summary() const {
-  log_info("{}: {} samples loaded (Arrow-backed, lazy access)", dataset_.folder().string(), report_.read);
   log_info(
-      "sequences: {} read = {} trained + {} too long + {} without trainable tokens; {} cut to {} tokens",
+      "{}: {} samples loaded (Arrow-backed, lazy access)", dataset_.folder().string(),
+      report_.read);
+  log_info(
+      "sequences: {} read = {} trained + {} too long + {} without trainable tokens; {} cut to {} "
+      "tokens",
       report_.read, report_.trained, report_.too_long, report_.no_anchor, report_.cut,
       settings_.max_length);
   const auto batches = plan_epoch(
@@ -89,7 +93,8 @@ TokenSequence BatchSource::read_sequence(int64_t number) const {
 }
 
 SourceBatch BatchSource::read(DataCursor cursor, const BlockRule& rule) {
-  while (cursor.batch >= batches_of_epoch(cursor.epoch)) cursor = {cursor.epoch + 1, 0};
+  while (cursor.batch >= batches_of_epoch(cursor.epoch))
+    cursor = {cursor.epoch + 1, 0};
   std::vector<int64_t> numbers;
   std::vector<TokenSequence> sequences;
   for (const int64_t index : batches_[static_cast<size_t>(cursor.batch)]) {
@@ -102,7 +107,8 @@ SourceBatch BatchSource::read(DataCursor cursor, const BlockRule& rule) {
   const AnchorRule anchors{
       settings_.num_anchors, settings_.anchors_per_sequence, static_cast<uint64_t>(settings_.seed),
       static_cast<uint64_t>(cursor.epoch)};
-  batch.blocks = make_draft_blocks(rows, choose_anchors(rows, batch.tokens.sequences, anchors), rule);
+  batch.blocks =
+      make_draft_blocks(rows, choose_anchors(rows, batch.tokens.sequences, anchors), rule);
   batch.next = {cursor.epoch, cursor.batch + 1};
   return batch;
 }

@@ -21,7 +21,10 @@ constexpr const char* kShardName = "data-00000-of-00001.arrow";
 void require(const arrow::Status& status, const std::filesystem::path& path) {
   if (status.ok()) return;
   throw DeviceError(
-      {.what = "dataset", .expected = "to write it", .got = status.message(), .where = path.string(),
+      {.what = "dataset",
+       .expected = "to write it",
+       .got = status.message(),
+       .where = path.string(),
        .hint = "freeing space or another output folder"});
 }
 
@@ -39,14 +42,17 @@ std::shared_ptr<arrow::RecordBatch> make_record_batch(
   for (size_t i = begin; i < end; ++i) {
     require(id_lists.Append(), path);
     require(mask_lists.Append(), path);
-    for (const int64_t id : sequences[i].ids) require(ids->Append(static_cast<int32_t>(id)), path);
-    for (const uint8_t bit : sequences[i].mask) require(mask->Append(static_cast<int8_t>(bit)), path);
+    for (const int64_t id : sequences[i].ids)
+      require(ids->Append(static_cast<int32_t>(id)), path);
+    for (const uint8_t bit : sequences[i].mask)
+      require(mask->Append(static_cast<int8_t>(bit)), path);
   }
   std::shared_ptr<arrow::Array> id_array;
   std::shared_ptr<arrow::Array> mask_array;
   require(id_lists.Finish(&id_array), path);
   require(mask_lists.Finish(&mask_array), path);
-  return arrow::RecordBatch::Make(schema, static_cast<int64_t>(end - begin), {id_array, mask_array});
+  return arrow::RecordBatch::Make(
+      schema, static_cast<int64_t>(end - begin), {id_array, mask_array});
 }
 
 formats::Json describe_list(const char* dtype) {
@@ -56,7 +62,8 @@ formats::Json describe_list(const char* dtype) {
 }  // namespace
 
 void write_dataset(
-    const std::filesystem::path& folder, const std::vector<TokenSequence>& sequences) {
+    const std::filesystem::path& folder,
+    const std::vector<TokenSequence>& sequences) {
   StagedFolder staged(folder);
   const auto path = staged.path() / kShardName;
   const auto schema = arrow::schema(
@@ -68,20 +75,27 @@ void write_dataset(
   require(writer.status(), path);
   for (size_t begin = 0; begin < sequences.size(); begin += kRowsPerRecordBatch) {
     const size_t end = std::min(begin + kRowsPerRecordBatch, sequences.size());
-    require((*writer)->WriteRecordBatch(*make_record_batch(schema, sequences, begin, end, path)), path);
+    require(
+        (*writer)->WriteRecordBatch(*make_record_batch(schema, sequences, begin, end, path)), path);
   }
   require((*writer)->Close(), path);
   require((*file)->Close(), path);
 
   const formats::Json state = {
-      {"_data_files", {{{"filename", kShardName}}}}, {"_fingerprint", "draftsmith"},
-      {"_format_columns", nullptr}, {"_format_kwargs", formats::Json::object()},
-      {"_format_type", nullptr}, {"_output_all_columns", false}, {"_split", nullptr}};
+      {"_data_files", {{{"filename", kShardName}}}},
+      {"_fingerprint", "draftsmith"},
+      {"_format_columns", nullptr},
+      {"_format_kwargs", formats::Json::object()},
+      {"_format_type", nullptr},
+      {"_output_all_columns", false},
+      {"_split", nullptr}};
   write_file_atomically(staged.path() / "state.json", state.dump(2));
   const formats::Json info = {
-      {"citation", ""}, {"description", ""},
+      {"citation", ""},
+      {"description", ""},
       {"features", {{"input_ids", describe_list("int32")}, {"loss_mask", describe_list("int8")}}},
-      {"homepage", ""}, {"license", ""}};
+      {"homepage", ""},
+      {"license", ""}};
   write_file_atomically(staged.path() / "dataset_info.json", info.dump(2));
   staged.publish();
 }

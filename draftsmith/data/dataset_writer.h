@@ -13,6 +13,7 @@ namespace draftsmith::data {
 /// dataset_info.json. The folder appears complete or not at all.
 /// Errors: DeviceError if the disk refuses.
 void write_dataset(
-    const std::filesystem::path& folder, const std::vector<TokenSequence>& sequences);
+    const std::filesystem::path& folder,
+    const std::vector<TokenSequence>& sequences);
 
 }  // namespace draftsmith::data

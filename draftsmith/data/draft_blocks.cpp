@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/data/draft_blocks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/random.h"
@@ -33,7 +33,9 @@ struct HostRows {
     }
   }
   int64_t id(int64_t b, int64_t i) const { return ids.data_ptr<int64_t>()[b * S + i]; }
-  bool is_supervised(int64_t b, int64_t i) const { return mask.data_ptr<uint8_t>()[b * S + i] != 0; }
+  bool is_supervised(int64_t b, int64_t i) const {
+    return mask.data_ptr<uint8_t>()[b * S + i] != 0;
+  }
   int64_t document(int64_t b, int64_t i) const { return documents.data_ptr<int64_t>()[b * S + i]; }
   bool is_eligible(int64_t b, int64_t i) const {
     return i + 1 < S && is_supervised(b, i) && is_supervised(b, i + 1) && document(b, i) != -1 &&
@@ -64,8 +66,13 @@ T* pointer_at(const torch::Tensor& tensor, int64_t b, int64_t n) {
 
 /// Fills block n of row b, whose anchor is inside a document.
 void fill_block(
-    DraftBlocks& blocks, const HostRows& rows, int64_t b, int64_t n, int64_t anchor,
-    int64_t document_start, const BlockRule& rule) {
+    DraftBlocks& blocks,
+    const HostRows& rows,
+    int64_t b,
+    int64_t n,
+    int64_t anchor,
+    int64_t document_start,
+    const BlockRule& rule) {
   int64_t* ids = pointer_at<int64_t>(blocks.block_ids, b, n);
   int64_t* positions = pointer_at<int64_t>(blocks.positions, b, n);
   int64_t* labels = pointer_at<int64_t>(blocks.labels, b, n);
@@ -95,7 +102,9 @@ bool has_eligible_anchor(const std::vector<uint8_t>& mask) {
 }
 
 Anchors choose_anchors(
-    const BlockRows& rows, const std::vector<int64_t>& sequences, const AnchorRule& rule) {
+    const BlockRows& rows,
+    const std::vector<int64_t>& sequences,
+    const AnchorRule& rule) {
   const HostRows host(rows);
   DS_CHECK(static_cast<int64_t>(sequences.size()) == host.B);
   std::vector<KeyedAnchor> offered;
@@ -133,8 +142,8 @@ Anchors choose_anchors(
   return anchors;
 }
 
-DraftBlocks make_draft_blocks(
-    const BlockRows& rows, const Anchors& anchors, const BlockRule& rule) {
+DraftBlocks
+make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule& rule) {
   const HostRows host(rows);
   const auto [B, N] = ops::dims<2>(anchors.positions, "anchors");
   const int64_t K = rule.block_size;
@@ -163,8 +172,10 @@ DraftBlocks make_draft_blocks(
       if (!is_kept) continue;
       if (anchor < 0 || anchor >= host.S) {
         throw ShapeError(
-            {.what = "anchor", .expected = fmt::format("a position from 0 to {}", host.S - 1),
-             .got = fmt::format("{}", anchor), .where = fmt::format("row {}, block {}", b, n)});
+            {.what = "anchor",
+             .expected = fmt::format("a position from 0 to {}", host.S - 1),
+             .got = fmt::format("{}", anchor),
+             .where = fmt::format("row {}, block {}", b, n)});
       }
       is_kept = host.document(b, anchor) != -1;
       if (!is_kept) continue;

@@ -12,9 +12,9 @@ namespace draftsmith::data {
 
 /// What of a drafter decides how blocks are made.
 struct BlockRule {
-  int64_t block_size = 0;     // K
+  int64_t block_size = 0;  // K
   int64_t mask_token_id = 0;
-  double decay_gamma = 0;     // weight of slot k is exp(-(k-1) / gamma); 0 = no decay
+  double decay_gamma = 0;  // weight of slot k is exp(-(k-1) / gamma); 0 = no decay
 };
 
 /// Rows that blocks are cut from; all tensors on the host.
@@ -54,14 +54,15 @@ struct AnchorRule {
 /// N is the largest number drawn in one row (at least 1); a batch without an eligible position
 /// gives blocks that are not kept.
 Anchors choose_anchors(
-    const BlockRows& rows, const std::vector<int64_t>& sequences, const AnchorRule& rule);
+    const BlockRows& rows,
+    const std::vector<int64_t>& sequences,
+    const AnchorRule& rule);
 
 /// Whether some position of the sequence may be an anchor.
 bool has_eligible_anchor(const std::vector<uint8_t>& mask);
 
 /// Errors: ShapeError if tensors disagree or an anchor of a kept block lies outside its row.
 /// A block whose anchor lies in document -1 is not kept.
-DraftBlocks make_draft_blocks(
-    const BlockRows& rows, const Anchors& anchors, const BlockRule& rule);
+DraftBlocks make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule& rule);
 
 }  // namespace draftsmith::data

@@ -20,7 +20,8 @@ std::vector<int64_t> shuffle(size_t count, uint64_t seed, uint64_t epoch, Purpos
     keyed[i] = {hash_key({seed, epoch, purpose, i}), static_cast<int64_t>(i)};
   std::sort(keyed.begin(), keyed.end());
   std::vector<int64_t> order(count);
-  std::transform(keyed.begin(), keyed.end(), order.begin(), [](const auto& item) { return item.second; });
+  std::transform(
+      keyed.begin(), keyed.end(), order.begin(), [](const auto& item) { return item.second; });
   return order;
 }
 
@@ -29,7 +30,8 @@ std::vector<int64_t> choose_boundaries(std::vector<int64_t> lengths, int64_t num
   std::sort(lengths.begin(), lengths.end());
   std::vector<int64_t> boundaries;
   for (int64_t bucket = 1; bucket < num_buckets; ++bucket)
-    boundaries.push_back(lengths[lengths.size() * static_cast<size_t>(bucket) / static_cast<size_t>(num_buckets)]);
+    boundaries.push_back(
+        lengths[lengths.size() * static_cast<size_t>(bucket) / static_cast<size_t>(num_buckets)]);
   return boundaries;
 }
 
@@ -56,10 +58,14 @@ std::vector<int64_t> fill_batches(
 }  // namespace
 
 std::vector<std::vector<int64_t>> plan_epoch(
-    const std::vector<int64_t>& lengths, const BatchLimits& limits, uint64_t seed, uint64_t epoch) {
+    const std::vector<int64_t>& lengths,
+    const BatchLimits& limits,
+    uint64_t seed,
+    uint64_t epoch) {
   if (lengths.empty()) return {};
   const auto length_of = [&](int64_t index) { return lengths[static_cast<size_t>(index)]; };
-  for (const int64_t length : lengths) DS_CHECK(length <= limits.tokens_per_batch);
+  for (const int64_t length : lengths)
+    DS_CHECK(length <= limits.tokens_per_batch);
 
   const auto boundaries = choose_boundaries(lengths, limits.num_buckets);
   std::vector<std::vector<int64_t>> buckets(boundaries.size() + 1);
@@ -80,8 +86,9 @@ std::vector<std::vector<int64_t>> plan_epoch(
       int64_t tokens = 0;
       while (end < bucket.size() && tokens < kWindowBatches * limits.tokens_per_batch)
         tokens += length_of(bucket[end++]);
-      std::vector<int64_t> window(bucket.begin() + static_cast<std::ptrdiff_t>(begin),
-                                  bucket.begin() + static_cast<std::ptrdiff_t>(end));
+      std::vector<int64_t> window(
+          bucket.begin() + static_cast<std::ptrdiff_t>(begin),
+          bucket.begin() + static_cast<std::ptrdiff_t>(end));
       window.insert(window.end(), rest.begin(), rest.end());
       std::stable_sort(window.begin(), window.end(), [&](int64_t left, int64_t right) {
         return length_of(left) < length_of(right);
@@ -99,7 +106,8 @@ std::vector<std::vector<int64_t>> plan_epoch(
 }
 
 double padding_share(
-    const std::vector<int64_t>& lengths, const std::vector<std::vector<int64_t>>& batches) {
+    const std::vector<int64_t>& lengths,
+    const std::vector<std::vector<int64_t>>& batches) {
   int64_t real = 0;
   int64_t padded = 0;
   for (const auto& batch : batches) {

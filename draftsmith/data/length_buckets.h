@@ -7,7 +7,7 @@
 namespace draftsmith::data {
 
 struct BatchLimits {
-  int64_t tokens_per_batch = 0;         // sequences x longest of the batch
+  int64_t tokens_per_batch = 0;  // sequences x longest of the batch
   int64_t max_sequences_per_batch = 0;
   int64_t num_buckets = 1;
 };
@@ -27,6 +27,7 @@ std::vector<std::vector<int64_t>> plan_epoch(
 
 /// Share of the batches' tokens that is padding.
 double padding_share(
-    const std::vector<int64_t>& lengths, const std::vector<std::vector<int64_t>>& batches);
+    const std::vector<int64_t>& lengths,
+    const std::vector<std::vector<int64_t>>& batches);
 
 }  // namespace draftsmith::data

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/data/prompts.h"
 
-#include <sstream>
-
 #include <fmt/format.h>
+
+#include <sstream>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -22,13 +22,17 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& path, int64_t voca
     const formats::JsonObject json(formats::parse_json(line, where), where);
     Prompt prompt{json.integers("input_ids"), json.text_or("set", "")};
     if (prompt.ids.empty())
-      throw DataError({.what = "input_ids", .expected = "at least one id", .got = "none", .where = where});
+      throw DataError(
+          {.what = "input_ids", .expected = "at least one id", .got = "none", .where = where});
     check_token_ids(prompt.ids, vocab_size, where);
     prompts.push_back(std::move(prompt));
   }
   if (prompts.empty()) {
     throw DataError(
-        {.what = "prompts", .expected = "at least one line", .got = "none", .where = path.string()});
+        {.what = "prompts",
+         .expected = "at least one line",
+         .got = "none",
+         .where = path.string()});
   }
   return prompts;
 }

@@ -25,7 +25,8 @@ void add_fields(FieldList& fields, DataSettings& settings) {
   fields.add(
       "anchors_per_sequence", settings.anchors_per_sequence,
       "most draft blocks that one sequence offers; 0 = no cap", kAtLeastZero);
-  fields.add("seed", settings.seed, "seed of the order of sequences and of the anchors", kAtLeastZero);
+  fields.add(
+      "seed", settings.seed, "seed of the order of sequences and of the anchors", kAtLeastZero);
 }
 
 }  // namespace draftsmith::data

@@ -12,12 +12,12 @@ struct DataSettings {
   std::string path;
   std::string split;
   std::string overlong = "cut";
-  int64_t max_length = 8192;              // tokens
-  int64_t tokens_per_batch = 49152;       // rows x longest row, padding included
+  int64_t max_length = 8192;         // tokens
+  int64_t tokens_per_batch = 49152;  // rows x longest row, padding included
   int64_t num_buckets = 6;
   int64_t max_sequences_per_batch = 64;
-  int64_t num_anchors = 1024;             // blocks per batch
-  int64_t anchors_per_sequence = 0;       // 0 = no cap
+  int64_t num_anchors = 1024;        // blocks per batch
+  int64_t anchors_per_sequence = 0;  // 0 = no cap
   int64_t seed = 0;
 };
 

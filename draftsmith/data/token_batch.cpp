@@ -8,7 +8,8 @@
 namespace draftsmith::data {
 
 TokenBatch pad_sequences(
-    const std::vector<TokenSequence>& sequences, std::vector<int64_t> numbers) {
+    const std::vector<TokenSequence>& sequences,
+    std::vector<int64_t> numbers) {
   TokenBatch batch;
   batch.sequences = std::move(numbers);
   int64_t longest = 0;

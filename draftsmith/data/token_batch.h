@@ -19,7 +19,6 @@ struct TokenBatch {
 };
 
 /// Errors: DS_CHECK if `sequences` is empty or has no tokens.
-TokenBatch pad_sequences(
-    const std::vector<TokenSequence>& sequences, std::vector<int64_t> numbers);
+TokenBatch pad_sequences(const std::vector<TokenSequence>& sequences, std::vector<int64_t> numbers);
 
 }  // namespace draftsmith::data

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/data/token_dataset.h"
 
-#include <algorithm>
-#include <optional>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
 
 #include <arrow/api.h>
 #include <arrow/io/file.h>
@@ -22,16 +22,23 @@ constexpr const char* kMaskColumns[] = {"loss_mask", "assistant_masks", "labels"
 constexpr int64_t kIgnoredLabel = -100;
 
 [[noreturn]] void fail(
-    const fs::path& path, std::string what, std::string expected, std::string got,
+    const fs::path& path,
+    std::string what,
+    std::string expected,
+    std::string got,
     std::string hint = "") {
   throw DataError(
-      {.what = std::move(what), .expected = std::move(expected), .got = std::move(got),
-       .where = path.string(), .hint = std::move(hint)});
+      {.what = std::move(what),
+       .expected = std::move(expected),
+       .got = std::move(got),
+       .where = path.string(),
+       .hint = std::move(hint)});
 }
 
 template <class Value>
 Value unwrap(arrow::Result<Value> result, const fs::path& path) {
-  if (!result.ok()) fail(path, "Arrow file", "a readable stream or file", result.status().message());
+  if (!result.ok())
+    fail(path, "Arrow file", "a readable stream or file", result.status().message());
   return std::move(result).ValueUnsafe();
 }
 
@@ -59,7 +66,11 @@ arrow::RecordBatchVector read_shard(const fs::path& path) {
 
 /// Values `[begin, end)` of a list column's row, whatever the integer type.
 std::vector<int64_t> read_values(
-    const arrow::Array& values, int64_t begin, int64_t end, const std::string& what, const fs::path& path) {
+    const arrow::Array& values,
+    int64_t begin,
+    int64_t end,
+    const std::string& what,
+    const fs::path& path) {
   std::vector<int64_t> result(static_cast<size_t>(end - begin));
   if (values.null_count() > 0) {
     for (int64_t i = begin; i < end; ++i)
@@ -70,16 +81,35 @@ std::vector<int64_t> read_values(
       result[static_cast<size_t>(i - begin)] = static_cast<int64_t>(typed.Value(i));
   };
   switch (values.type_id()) {
-    case arrow::Type::BOOL: copy(static_cast<const arrow::BooleanArray&>(values)); break;
-    case arrow::Type::INT8: copy(static_cast<const arrow::Int8Array&>(values)); break;
-    case arrow::Type::UINT8: copy(static_cast<const arrow::UInt8Array&>(values)); break;
-    case arrow::Type::INT16: copy(static_cast<const arrow::Int16Array&>(values)); break;
-    case arrow::Type::UINT16: copy(static_cast<const arrow::UInt16Array&>(values)); break;
-    case arrow::Type::INT32: copy(static_cast<const arrow::Int32Array&>(values)); break;
-    case arrow::Type::UINT32: copy(static_cast<const arrow::UInt32Array&>(values)); break;
-    case arrow::Type::INT64: copy(static_cast<const arrow::Int64Array&>(values)); break;
-    case arrow::Type::UINT64: copy(static_cast<const arrow::UInt64Array&>(values)); break;
-    default: fail(path, what, "a list of integers", values.type()->ToString());
+    case arrow::Type::BOOL:
+      copy(static_cast<const arrow::BooleanArray&>(values));
+      break;
+    case arrow::Type::INT8:
+      copy(static_cast<const arrow::Int8Array&>(values));
+      break;
+    case arrow::Type::UINT8:
+      copy(static_cast<const arrow::UInt8Array&>(values));
+      break;
+    case arrow::Type::INT16:
+      copy(static_cast<const arrow::Int16Array&>(values));
+      break;
+    case arrow::Type::UINT16:
+      copy(static_cast<const arrow::UInt16Array&>(values));
+      break;
+    case arrow::Type::INT32:
+      copy(static_cast<const arrow::Int32Array&>(values));
+      break;
+    case arrow::Type::UINT32:
+      copy(static_cast<const arrow::UInt32Array&>(values));
+      break;
+    case arrow::Type::INT64:
+      copy(static_cast<const arrow::Int64Array&>(values));
+      break;
+    case arrow::Type::UINT64:
+      copy(static_cast<const arrow::UInt64Array&>(values));
+      break;
+    default:
+      fail(path, what, "a list of integers", values.type()->ToString());
   }
   return result;
 }
@@ -89,9 +119,13 @@ struct ListColumn {
   std::shared_ptr<arrow::Array> array;
   std::string name;
 
-  static ListColumn find(const arrow::RecordBatch& batch, const std::string& name, const fs::path& path) {
+  static ListColumn
+  find(const arrow::RecordBatch& batch, const std::string& name, const fs::path& path) {
     const auto array = batch.GetColumnByName(name);
-    if (!array) fail(path, "column " + name, "to be there", fmt::format("columns {}", batch.schema()->field_names()));
+    if (!array)
+      fail(
+          path, "column " + name, "to be there",
+          fmt::format("columns {}", batch.schema()->field_names()));
     const auto type = array->type_id();
     if (type != arrow::Type::LIST && type != arrow::Type::LARGE_LIST)
       fail(path, "column " + name, "a list of integers", array->type()->ToString());
@@ -120,7 +154,8 @@ struct ListColumn {
     if (array->IsNull(row)) fail(path, row_name + " " + name, "a list", "null");
     return visit([&](const auto& list) {
       const int64_t begin = list.value_offset(row);
-      return read_values(*list.values(), begin, begin + list.value_length(row), row_name + " " + name, path);
+      return read_values(
+          *list.values(), begin, begin + list.value_length(row), row_name + " " + name, path);
     });
   }
 };
@@ -133,8 +168,10 @@ fs::path find_split(const fs::path& folder, const std::string& split) {
       fs::path(split).filename() == split)
     return folder / split;
   throw ConfigError(
-      {.what = "data.split", .expected = fmt::format("one of {}", fmt::join(splits, ", ")),
-       .got = split.empty() ? "none" : "'" + split + "'", .where = folder.string(),
+      {.what = "data.split",
+       .expected = fmt::format("one of {}", fmt::join(splits, ", ")),
+       .got = split.empty() ? "none" : "'" + split + "'",
+       .where = folder.string(),
        .hint = splits.empty() ? "" : "--data.split=" + splits.front()});
 }
 
@@ -184,7 +221,9 @@ TokenDataset::~TokenDataset() = default;
 TokenDataset TokenDataset::open(const fs::path& folder, const std::string& split) {
   auto shards = std::make_unique<Shards>();
   if (!fs::is_directory(folder))
-    fail(folder, "data.path", "a folder written by save_to_disk", fs::exists(folder) ? "a file" : "no such folder");
+    fail(
+        folder, "data.path", "a folder written by save_to_disk",
+        fs::exists(folder) ? "a file" : "no such folder");
   shards->folder = find_split(folder, split);
   const auto state = formats::JsonObject::from_file(shards->folder / "state.json");
   if (!state.has("_data_files") || !state.value().at("_data_files").is_array())
@@ -195,10 +234,10 @@ TokenDataset TokenDataset::open(const fs::path& folder, const std::string& split
       fail(state.where(), "filename", "a file name without folders", "'" + name + "'");
     const fs::path path = shards->folder / name;
     if (!fs::exists(path)) fail(path, "shard", "the file that state.json lists", "no such file");
-    for (const auto& batch : read_shard(path)) shards->add(*batch, path);
+    for (const auto& batch : read_shard(path))
+      shards->add(*batch, path);
   }
-  if (shards->num_rows == 0)
-    fail(shards->folder, "dataset", "at least one sequence", "none");
+  if (shards->num_rows == 0) fail(shards->folder, "dataset", "at least one sequence", "none");
   return TokenDataset(std::move(shards));
 }
 
@@ -237,13 +276,16 @@ TokenSequence TokenDataset::sequence(int64_t index) const {
 }
 
 void check_token_ids(
-    const std::vector<int64_t>& ids, int64_t vocab_size, const std::string& where) {
+    const std::vector<int64_t>& ids,
+    int64_t vocab_size,
+    const std::string& where) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < vocab_size) continue;
     throw DataError(
         {.what = fmt::format("token {}", i),
          .expected = fmt::format("an id below the vocabulary's {}", vocab_size),
-         .got = fmt::format("{}", ids[i]), .where = where,
+         .got = fmt::format("{}", ids[i]),
+         .where = where,
          .hint = "data tokenised for this target"});
   }
 }

@@ -45,7 +45,6 @@ class TokenDataset {
 };
 
 /// Errors: DataError naming row and position of the first id outside 0 .. vocab_size - 1.
-void check_token_ids(
-    const std::vector<int64_t>& ids, int64_t vocab_size, const std::string& where);
+void check_token_ids(const std::vector<int64_t>& ids, int64_t vocab_size, const std::string& where);
 
 }  // namespace draftsmith::data

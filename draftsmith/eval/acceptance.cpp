@@ -45,9 +45,10 @@ std::vector<Round> count_emitted(
   std::vector<Round> rounds;
   for (const auto& tokens : raw) {
     if (tokens_left <= 0) break;
-    const auto stop = std::find_first_of(
-        tokens.begin(), tokens.end(), stop_ids.begin(), stop_ids.end());
-    const auto until_stop = static_cast<int64_t>(stop - tokens.begin()) + (stop != tokens.end() ? 1 : 0);
+    const auto stop =
+        std::find_first_of(tokens.begin(), tokens.end(), stop_ids.begin(), stop_ids.end());
+    const auto until_stop =
+        static_cast<int64_t>(stop - tokens.begin()) + (stop != tokens.end() ? 1 : 0);
     Round round;
     round.accepted = static_cast<int64_t>(tokens.size()) - 1;
     round.emitted = std::min(until_stop, tokens_left);
@@ -59,7 +60,8 @@ std::vector<Round> count_emitted(
 }
 
 AcceptanceReport report_acceptance(
-    const std::vector<std::vector<Round>>& responses, int64_t block_size) {
+    const std::vector<std::vector<Round>>& responses,
+    int64_t block_size) {
   AcceptanceReport report;
   report.responses = static_cast<int64_t>(responses.size());
   report.by_slot.assign(static_cast<size_t>(block_size - 1), 0);
@@ -74,7 +76,8 @@ AcceptanceReport report_acceptance(
       total.tokens += round.emitted;
       ++total.rounds;
       ++report.histogram[static_cast<size_t>(round.emitted)];
-      for (int64_t k = 0; k < round.accepted; ++k) ++report.by_slot[static_cast<size_t>(k)];
+      for (int64_t k = 0; k < round.accepted; ++k)
+        ++report.by_slot[static_cast<size_t>(k)];
     }
     totals.push_back(total);
     report.tokens += total.tokens;
@@ -85,7 +88,8 @@ AcceptanceReport report_acceptance(
   report.pooled = static_cast<double>(report.tokens) / static_cast<double>(report.rounds);
   report.mean_per_response = mean_sum / static_cast<double>(totals.size());
   report.pooled_95 = bootstrap_pooled(totals);
-  for (double& share : report.by_slot) share /= static_cast<double>(report.rounds);
+  for (double& share : report.by_slot)
+    share /= static_cast<double>(report.rounds);
   return report;
 }
 

@@ -32,17 +32,18 @@ struct Interval {
 struct AcceptanceReport {
   int64_t responses = 0;
   int64_t rounds = 0;
-  int64_t tokens = 0;                   // emitted, without prefill tokens
-  double pooled = 0;                    // tokens / rounds
-  double mean_per_response = 0;         // mean of tokens / rounds over responses with a round
-  Interval pooled_95;                   // bootstrap over responses
-  std::vector<double> by_slot;          // [K-1] share of rounds whose drafts 1..k all matched
-  std::vector<int64_t> histogram;       // [K+1] rounds by emitted tokens
+  int64_t tokens = 0;              // emitted, without prefill tokens
+  double pooled = 0;               // tokens / rounds
+  double mean_per_response = 0;    // mean of tokens / rounds over responses with a round
+  Interval pooled_95;              // bootstrap over responses
+  std::vector<double> by_slot;     // [K-1] share of rounds whose drafts 1..k all matched
+  std::vector<int64_t> histogram;  // [K+1] rounds by emitted tokens
 };
 
 /// `responses` may hold responses without rounds. The bootstrap is seeded: same input, same
 /// interval.
 AcceptanceReport report_acceptance(
-    const std::vector<std::vector<Round>>& responses, int64_t block_size);
+    const std::vector<std::vector<Round>>& responses,
+    int64_t block_size);
 
 }  // namespace draftsmith::eval

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/eval/evaluate.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "draftsmith/base/progress.h"
 #include "draftsmith/base/stopwatch.h"
@@ -19,7 +19,8 @@ std::vector<Difference> compare_answers(
     const std::vector<int64_t>& plain,
     const std::vector<int64_t>& speculative) {
   if (plain == speculative) return {};
-  const auto first = std::mismatch(plain.begin(), plain.end(), speculative.begin(), speculative.end());
+  const auto first =
+      std::mismatch(plain.begin(), plain.end(), speculative.begin(), speculative.end());
   std::vector<int64_t> ids = prompt;
   ids.insert(ids.end(), plain.begin(), first.first);
   return {{number, first.first - plain.begin(), top_gap(target, ids)}};
@@ -60,7 +61,8 @@ EvalReport evaluate_chain(
   const int64_t K = drafter.config().block_size;
   report.total = report_acceptance(responses, K);
   if (sets.size() > 1)
-    for (const auto& [name, rounds] : sets) report.by_set[name] = report_acceptance(rounds, K);
+    for (const auto& [name, rounds] : sets)
+      report.by_set[name] = report_acceptance(rounds, K);
   report.plain_tokens_per_s = static_cast<double>(report.tokens) / std::max(plain_seconds, 1e-9);
   report.speculative_tokens_per_s =
       static_cast<double>(report.tokens) / std::max(speculative_seconds, 1e-9);

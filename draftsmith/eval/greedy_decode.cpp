@@ -14,17 +14,20 @@ using Ids = std::vector<int64_t>;
 bool has_ended(const Ids& answer, const DecodeLimits& limits) {
   if (answer.empty()) return false;
   return static_cast<int64_t>(answer.size()) == limits.max_new_tokens ||
-         std::find(limits.stop_ids.begin(), limits.stop_ids.end(), answer.back()) != limits.stop_ids.end();
+         std::find(limits.stop_ids.begin(), limits.stop_ids.end(), answer.back()) !=
+             limits.stop_ids.end();
 }
 
 /// Prompts [B, longest], padded on the right with 0.
 torch::Tensor pad_prompts(const std::vector<Ids>& prompts) {
   size_t longest = 0;
-  for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+  for (const auto& prompt : prompts)
+    longest = std::max(longest, prompt.size());
   auto ids = torch::zeros(
       {static_cast<int64_t>(prompts.size()), static_cast<int64_t>(longest)}, torch::kLong);
   for (size_t b = 0; b < prompts.size(); ++b)
-    std::copy(prompts[b].begin(), prompts[b].end(), ids[static_cast<int64_t>(b)].data_ptr<int64_t>());
+    std::copy(
+        prompts[b].begin(), prompts[b].end(), ids[static_cast<int64_t>(b)].data_ptr<int64_t>());
   return ids;
 }
 
@@ -46,7 +49,8 @@ std::vector<Ids> decode_greedily(
   const auto B = static_cast<int64_t>(prompts.size());
   auto cache = target.make_cache(B, padded.size(1) + limits.max_new_tokens);
   Ids lengths;
-  for (const auto& prompt : prompts) lengths.push_back(static_cast<int64_t>(prompt.size()));
+  for (const auto& prompt : prompts)
+    lengths.push_back(static_cast<int64_t>(prompt.size()));
 
   auto states = target.forward(padded, {}, cache, lengths).last;
   const auto last_rows = torch::tensor(lengths, torch::kLong) - 1;
@@ -88,7 +92,8 @@ std::vector<Ids> decode_greedily(
 double top_gap(const model::Target& target, const std::vector<int64_t>& ids) {
   const at::NoGradGuard no_grad;
   const auto states = target.forward(torch::tensor(ids, torch::kLong).unsqueeze(0), {});
-  const auto logits = target.logits(states.last.select(1, states.last.size(1) - 1)).to(torch::kFloat);
+  const auto logits =
+      target.logits(states.last.select(1, states.last.size(1) - 1)).to(torch::kFloat);
   const auto best = std::get<0>(logits.topk(2, -1));
   return (best[0][0] - best[0][1]).item<double>();
 }

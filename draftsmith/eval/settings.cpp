@@ -6,7 +6,8 @@ namespace draftsmith::eval {
 void add_fields(FieldList& fields, EvalSettings& settings) {
   fields.begin_section("eval");
   fields.add_choice("method", settings.method, {"chain"}, "how drafts are verified");
-  fields.add("prompts", settings.prompts, "JSON lines with input_ids and optionally the name of a set");
+  fields.add(
+      "prompts", settings.prompts, "JSON lines with input_ids and optionally the name of a set");
   fields.add("max_new_tokens", settings.max_new_tokens, "longest answer, in tokens", kAtLeastOne);
   fields.add("ignore_stop", settings.ignore_stop, "whether answers go on after a stop token");
 }

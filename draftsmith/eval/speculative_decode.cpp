@@ -31,7 +31,10 @@ void cut_answer(Ids& tokens, const DecodeLimits& limits) {
 /// The drafter's guesses for the K - 1 tokens after `anchor`, whose position is the length of
 /// the cached context.
 Ids draft_block(
-    const model::Target& target, const model::Drafter& drafter, const model::KvCache& cache, int64_t anchor) {
+    const model::Target& target,
+    const model::Drafter& drafter,
+    const model::KvCache& cache,
+    int64_t anchor) {
   const int64_t K = drafter.config().block_size;
   Ids block(static_cast<size_t>(K), drafter.config().mask_token_id);
   block[0] = anchor;

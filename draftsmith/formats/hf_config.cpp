@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/formats/hf_config.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/formats/json.h"
@@ -16,10 +16,12 @@ namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 32;
 
-[[noreturn]] void fail(
-    const JsonObject& json, std::string what, std::string expected, std::string got) {
+[[noreturn]] void
+fail(const JsonObject& json, std::string what, std::string expected, std::string got) {
   throw DataError(
-      {.what = std::move(what), .expected = std::move(expected), .got = std::move(got),
+      {.what = std::move(what),
+       .expected = std::move(expected),
+       .got = std::move(got),
        .where = json.where()});
 }
 
@@ -35,26 +37,29 @@ RopeSettings read_scaling(const JsonObject& json, RopeSettings rope) {
     fail(json, "rope_type", "the type that the factor belongs to", "none");
   const bool is_known = rope.type == "default" || rope.type == "linear" || rope.type == "llama3" ||
                         rope.type == "yarn";
-  if (!is_known)
-    fail(json, "rope type", "default, linear, llama3 or yarn", "'" + rope.type + "'");
+  if (!is_known) fail(json, "rope type", "default, linear, llama3 or yarn", "'" + rope.type + "'");
   if (rope.type == "default") return rope;
 
   rope.factor = json.number("factor");
-  if (rope.factor < 1) fail(json, "factor", "a number of at least 1", fmt::format("{}", rope.factor));
+  if (rope.factor < 1)
+    fail(json, "factor", "a number of at least 1", fmt::format("{}", rope.factor));
   if (rope.type != "linear")
     rope.original_max_position = json.integer("original_max_position_embeddings", 1, kMaxSize);
   if (rope.type == "llama3") {
     rope.low_freq_factor = json.number("low_freq_factor");
     rope.high_freq_factor = json.number("high_freq_factor");
     if (!(rope.high_freq_factor > rope.low_freq_factor && rope.low_freq_factor > 0))
-      fail(json, "high_freq_factor", "more than low_freq_factor, both positive", fmt::format("{}", rope.high_freq_factor));
+      fail(
+          json, "high_freq_factor", "more than low_freq_factor, both positive",
+          fmt::format("{}", rope.high_freq_factor));
   }
   if (rope.type == "yarn") {
     rope.beta_fast = json.number_or("beta_fast", 32);
     rope.beta_slow = json.number_or("beta_slow", 1);
     if (json.has("attention_factor")) rope.attention_factor = json.number("attention_factor");
     for (const char* key : {"mscale", "mscale_all_dim"}) {
-      if (json.has(key)) fail(json, key, "no such key in yarn settings", json.value().at(key).dump());
+      if (json.has(key))
+        fail(json, key, "no such key in yarn settings", json.value().at(key).dump());
     }
     if (!json.boolean_or("truncate", true)) fail(json, "truncate", "true", "false");
   }
@@ -86,8 +91,7 @@ void read_sizes(const JsonObject& json, TransformerConfig& config) {
   config.num_layers = json.integer("num_hidden_layers", 1, 10000);
   config.num_heads = json.integer("num_attention_heads", 1, 10000);
   config.num_kv_heads = json.integer_or("num_key_value_heads", config.num_heads, 1, 10000);
-  config.head_dim =
-      json.integer_or("head_dim", config.hidden_size / config.num_heads, 1, 10000);
+  config.head_dim = json.integer_or("head_dim", config.hidden_size / config.num_heads, 1, 10000);
   config.rms_norm_eps = json.number_or("rms_norm_eps", 1e-6);
   config.has_attention_bias = json.boolean_or("attention_bias", false);
   config.has_mlp_bias = json.boolean_or("mlp_bias", false);
@@ -95,7 +99,9 @@ void read_sizes(const JsonObject& json, TransformerConfig& config) {
   config.max_position_embeddings = json.integer_or("max_position_embeddings", 0, 0, kMaxSize);
   if (json.has("eos_token_id")) config.eos_token_ids = json.integers("eos_token_id");
   if (config.num_heads % config.num_kv_heads != 0)
-    fail(json, "num_key_value_heads", fmt::format("a divisor of {} heads", config.num_heads), fmt::format("{}", config.num_kv_heads));
+    fail(
+        json, "num_key_value_heads", fmt::format("a divisor of {} heads", config.num_heads),
+        fmt::format("{}", config.num_kv_heads));
   if (config.head_dim % 2 != 0 || config.head_dim == 0)
     fail(json, "head_dim", "an even number of at least 2", fmt::format("{}", config.head_dim));
   if (json.text_or("hidden_act", "silu") != "silu")
@@ -107,22 +113,27 @@ void check_layer_ids(const JsonObject& json, const DrafterConfig& config) {
   const bool is_ascending =
       !ids.empty() && ids.front() >= 0 &&
       std::adjacent_find(ids.begin(), ids.end(), std::greater_equal<>()) == ids.end();
-  const bool is_inside = config.num_target_layers == 0 || ids.empty() ||
-                         ids.back() <= config.num_target_layers - 2;
+  const bool is_inside =
+      config.num_target_layers == 0 || ids.empty() || ids.back() <= config.num_target_layers - 2;
   if (!is_ascending || !is_inside)
-    fail(json, "target_layer_ids", "distinct ascending ids below the target's last layer", fmt::format("{}", ids));
+    fail(
+        json, "target_layer_ids", "distinct ascending ids below the target's last layer",
+        fmt::format("{}", ids));
 }
 
 void read_layer_types(const JsonObject& json, DrafterConfig& config) {
   const auto types = json.texts("layer_types");
   if (static_cast<int64_t>(types.size()) != config.num_layers)
-    fail(json, "layer_types", fmt::format("{} entries", config.num_layers), fmt::format("{}", types.size()));
+    fail(
+        json, "layer_types", fmt::format("{} entries", config.num_layers),
+        fmt::format("{}", types.size()));
   for (const std::string& type : types) {
     if (type != "full_attention" && type != "sliding_attention")
       fail(json, "layer_types", "full_attention or sliding_attention", "'" + type + "'");
     config.is_sliding.push_back(type == "sliding_attention");
   }
-  if (config.has_sliding_layers()) config.sliding_window = json.integer("sliding_window", 1, kMaxSize);
+  if (config.has_sliding_layers())
+    config.sliding_window = json.integer("sliding_window", 1, kMaxSize);
 }
 
 }  // namespace
@@ -145,7 +156,8 @@ TargetConfig read_target_config(const fs::path& folder) {
   config.rope = read_rope(json, /*needs_theta=*/false);
   if (json.has("layer_types")) {
     for (const std::string& type : json.texts("layer_types"))
-      if (type != "full_attention") fail(json, "layer_types", "full_attention in a target", "'" + type + "'");
+      if (type != "full_attention")
+        fail(json, "layer_types", "full_attention in a target", "'" + type + "'");
   }
   return config;
 }
@@ -154,7 +166,8 @@ DrafterConfig read_drafter_config(const fs::path& folder) {
   const auto json = JsonObject::from_file(folder / "config.json");
   DrafterConfig config;
   config.model_type = json.text("model_type");
-  if (config.model_type != "qwen3") fail(json, "model_type", "qwen3", "'" + config.model_type + "'");
+  if (config.model_type != "qwen3")
+    fail(json, "model_type", "qwen3", "'" + config.model_type + "'");
   json.integer("head_dim", 1, 10000);  // no fallback: a guess here rotates the wrong width
   json.number("rms_norm_eps");
   read_sizes(json, config);

@@ -13,13 +13,13 @@ namespace draftsmith::formats {
 struct RopeSettings {
   std::string type = "default";  // default, linear, llama3 or yarn
   double theta = 10000;
-  double factor = 1;                           // linear, llama3, yarn
-  double low_freq_factor = 1;                  // llama3
-  double high_freq_factor = 4;                 // llama3
-  int64_t original_max_position = 0;           // llama3, yarn; tokens
-  double beta_fast = 32;                       // yarn
-  double beta_slow = 1;                        // yarn
-  std::optional<double> attention_factor;      // yarn; absent = 0.1 ln(factor) + 1
+  double factor = 1;                       // linear, llama3, yarn
+  double low_freq_factor = 1;              // llama3
+  double high_freq_factor = 4;             // llama3
+  int64_t original_max_position = 0;       // llama3, yarn; tokens
+  double beta_fast = 32;                   // yarn
+  double beta_slow = 1;                    // yarn
+  std::optional<double> attention_factor;  // yarn; absent = 0.1 ln(factor) + 1
 };
 
 /// The sizes that Llama, Qwen3 and the drafter share.
@@ -47,7 +47,7 @@ struct TargetConfig : TransformerConfig {
 
 /// A DFlash drafter: five or so Qwen3 layers and what a draft block needs to know.
 struct DrafterConfig : TransformerConfig {
-  int64_t block_size = 0;                 // K
+  int64_t block_size = 0;  // K
   int64_t mask_token_id = 0;
   std::vector<int64_t> target_layer_ids;  // distinct, ascending; id l = output of layer l
   int64_t num_target_layers = 0;          // 0 = not stated

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/formats/json.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -25,18 +25,24 @@ Json parse_json(std::string_view text, const std::string& where) {
   // The parser recurses on the way out (destruction), so a hostile file must not nest deeply.
   // A key that stands twice in one object is refused: which of the two counts is a guess.
   std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const Json::parser_callback_t check_event = [&](int depth, Json::parse_event_t event, Json& parsed) {
+  const Json::parser_callback_t check_event = [&](int depth, Json::parse_event_t event,
+                                                  Json& parsed) {
     if (depth > kMaxDepth) {
       throw DataError(
-          {.what = "JSON", .expected = fmt::format("at most {} levels", kMaxDepth),
-           .got = "deeper nesting", .where = where});
+          {.what = "JSON",
+           .expected = fmt::format("at most {} levels", kMaxDepth),
+           .got = "deeper nesting",
+           .where = where});
     }
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
+    if (event == Json::parse_event_t::key &&
+        !keys.back().insert(parsed.get<std::string>()).second) {
       throw DataError(
-          {.what = "JSON", .expected = "each key once in an object",
-           .got = fmt::format("'{}' twice", parsed.get<std::string>()), .where = where});
+          {.what = "JSON",
+           .expected = "each key once in an object",
+           .got = fmt::format("'{}' twice", parsed.get<std::string>()),
+           .where = where});
     }
     return true;
   };
@@ -44,11 +50,15 @@ Json parse_json(std::string_view text, const std::string& where) {
     return Json::parse(text, check_event);
   } catch (const Json::parse_error& error) {
     throw DataError(
-        {.what = "JSON", .expected = "valid JSON",
-         .got = fmt::format("a mistake at byte {}", error.byte), .where = where});
+        {.what = "JSON",
+         .expected = "valid JSON",
+         .got = fmt::format("a mistake at byte {}", error.byte),
+         .where = where});
   } catch (const Json::out_of_range&) {
     throw DataError(
-        {.what = "JSON", .expected = "numbers that a double holds", .got = "a larger one",
+        {.what = "JSON",
+         .expected = "numbers that a double holds",
+         .got = "a larger one",
          .where = where});
   }
 }
@@ -79,8 +89,8 @@ const Json& JsonObject::at(std::string_view key) const {
   return *value_.find(std::string(key));
 }
 
-void JsonObject::fail(
-    std::string_view key, const std::string& expected, const std::string& got) const {
+void JsonObject::fail(std::string_view key, const std::string& expected, const std::string& got)
+    const {
   throw DataError({.what = std::string(key), .expected = expected, .got = got, .where = where_});
 }
 
@@ -93,8 +103,8 @@ int64_t JsonObject::integer(std::string_view key, int64_t low, int64_t high) con
   return value.get<int64_t>();
 }
 
-int64_t JsonObject::integer_or(
-    std::string_view key, int64_t fallback, int64_t low, int64_t high) const {
+int64_t JsonObject::integer_or(std::string_view key, int64_t fallback, int64_t low, int64_t high)
+    const {
   return has(key) ? integer(key, low, high) : fallback;
 }
 

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 namespace draftsmith::formats {
 
@@ -43,8 +42,8 @@ class JsonObject {
 
  private:
   const Json& at(std::string_view key) const;
-  [[noreturn]] void fail(
-      std::string_view key, const std::string& expected, const std::string& got) const;
+  [[noreturn]] void fail(std::string_view key, const std::string& expected, const std::string& got)
+      const;
 
   Json value_;
   std::string where_;

@@ -28,14 +28,14 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
   } else if (!S_ISREG(status.st_mode) || status.st_size == 0) {
     reason = status.st_size == 0 ? "an empty file" : "no regular file";
   } else {
-    address = ::mmap(
-        nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
+    address =
+        ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (address == MAP_FAILED) reason = std::strerror(errno);
   }
   ::close(descriptor);
   if (address == MAP_FAILED) fail(reason);
-  return std::shared_ptr<const MappedFile>(new MappedFile(
-      static_cast<const std::byte*>(address), static_cast<size_t>(status.st_size)));
+  return std::shared_ptr<const MappedFile>(
+      new MappedFile(static_cast<const std::byte*>(address), static_cast<size_t>(status.st_size)));
 }
 
 MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(data_), size_bytes_); }

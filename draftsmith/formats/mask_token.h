@@ -8,8 +8,8 @@
 namespace draftsmith::formats {
 
 struct MaskToken {
-  int64_t id = -1;     // -1: nothing usable was found
-  std::string source;  // for people: where the id comes from
+  int64_t id = -1;        // -1: nothing usable was found
+  std::string source;     // for people: where the id comes from
   bool is_risky = false;  // the row means something else to the target (pad, eos, unk)
 };
 

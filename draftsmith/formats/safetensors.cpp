@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/formats/safetensors.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <fstream>
 #include <optional>
 #include <set>
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -28,19 +28,23 @@ struct DtypeName {
   torch::ScalarType dtype;
 };
 
-constexpr DtypeName kDtypes[] = {
-    {"BF16", torch::kBFloat16}, {"F16", torch::kHalf}, {"F32", torch::kFloat},
-    {"F64", torch::kDouble},    {"I64", torch::kLong}, {"I32", torch::kInt},
-    {"U8", torch::kByte},       {"BOOL", torch::kBool}};
+constexpr DtypeName kDtypes[] = {{"BF16", torch::kBFloat16}, {"F16", torch::kHalf},
+                                 {"F32", torch::kFloat},     {"F64", torch::kDouble},
+                                 {"I64", torch::kLong},      {"I32", torch::kInt},
+                                 {"U8", torch::kByte},       {"BOOL", torch::kBool}};
 
-[[noreturn]] void fail(
-    const fs::path& path, std::string what, std::string expected, std::string got) {
+[[noreturn]] void
+fail(const fs::path& path, std::string what, std::string expected, std::string got) {
   throw DataError(
-      {.what = std::move(what), .expected = std::move(expected), .got = std::move(got),
-       .where = path.string(), .hint = "writing or fetching the file again"});
+      {.what = std::move(what),
+       .expected = std::move(expected),
+       .got = std::move(got),
+       .where = path.string(),
+       .hint = "writing or fetching the file again"});
 }
 
-torch::ScalarType parse_dtype(const fs::path& path, const std::string& tensor, const std::string& name) {
+torch::ScalarType
+parse_dtype(const fs::path& path, const std::string& tensor, const std::string& name) {
   for (const auto& entry : kDtypes)
     if (name == entry.name) return entry.dtype;
   fail(path, tensor, "dtype BF16, F16, F32, F64, I64, I32, U8 or BOOL", name);
@@ -78,7 +82,9 @@ std::vector<int64_t> read_shape(const JsonObject& entry) {
   for (const int64_t size : shape) {
     if (size < 0)
       throw DataError(
-          {.what = "shape", .expected = "sizes >= 0", .got = fmt::format("{}", shape),
+          {.what = "shape",
+           .expected = "sizes >= 0",
+           .got = fmt::format("{}", shape),
            .where = entry.where()});
   }
   return shape;
@@ -132,11 +138,15 @@ void SafetensorsReader::add_file(const fs::path& path) {
     const bool is_sane = offsets.size() == 2 && offsets[0] >= 0 && offsets[1] >= offsets[0] &&
                          static_cast<uint64_t>(offsets[1]) <= data_bytes;
     if (!is_sane)
-      fail(path, name, fmt::format("offsets within {} data bytes", data_bytes), fmt::format("{}", offsets));
+      fail(
+          path, name, fmt::format("offsets within {} data bytes", data_bytes),
+          fmt::format("{}", offsets));
     const auto begin = static_cast<uint64_t>(offsets[0]);
     const auto end = static_cast<uint64_t>(offsets[1]);
     if (!bytes || *bytes != end - begin)
-      fail(path, name, fmt::format("bytes for shape {} of {}", shape, entry.text("dtype")), fmt::format("{}", end - begin));
+      fail(
+          path, name, fmt::format("bytes for shape {} of {}", shape, entry.text("dtype")),
+          fmt::format("{}", end - begin));
     extents.push_back({begin, end, name});
     if (!entries_.emplace(name, Entry{file, data + begin, dtype, std::move(shape)}).second)
       fail(path, name, "one tensor of this name", "a second one");
@@ -156,8 +166,11 @@ SafetensorsReader SafetensorsReader::open_folder(const fs::path& folder) {
   if (!fs::exists(index_path)) {
     if (fs::exists(folder / "model.safetensors")) return open_file(folder / "model.safetensors");
     throw DataError(
-        {.what = "weights", .expected = "model.safetensors or model.safetensors.index.json",
-         .got = "neither", .where = folder.string(), .hint = "the folder of a safetensors model"});
+        {.what = "weights",
+         .expected = "model.safetensors or model.safetensors.index.json",
+         .got = "neither",
+         .where = folder.string(),
+         .hint = "the folder of a safetensors model"});
   }
   const JsonObject map = JsonObject::from_file(index_path).object("weight_map");
   std::set<std::string> shards;
@@ -170,23 +183,27 @@ SafetensorsReader SafetensorsReader::open_folder(const fs::path& folder) {
   }
   SafetensorsReader reader;
   reader.where_ = index_path.string();
-  for (const std::string& shard : shards) reader.add_file(folder / shard);
+  for (const std::string& shard : shards)
+    reader.add_file(folder / shard);
   for (const auto& [name, value] : map.value().items()) {
-    if (!reader.has(name)) fail(folder / value.get<std::string>(), name, "a tensor of this name", "none");
+    if (!reader.has(name))
+      fail(folder / value.get<std::string>(), name, "a tensor of this name", "none");
   }
   return reader;
 }
 
 std::vector<std::string> SafetensorsReader::names() const {
   std::vector<std::string> result;
-  for (const auto& [name, entry] : entries_) result.push_back(name);
+  for (const auto& [name, entry] : entries_)
+    result.push_back(name);
   return result;
 }
 
 const SafetensorsReader::Entry& SafetensorsReader::find(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end())
-    throw DataError({.what = name, .expected = "a tensor of this name", .got = "none", .where = where_});
+    throw DataError(
+        {.what = name, .expected = "a tensor of this name", .got = "none", .where = where_});
   return found->second;
 }
 
@@ -207,8 +224,10 @@ torch::Tensor SafetensorsReader::tensor(const std::string& name, at::IntArrayRef
   const Entry& entry = find(name);
   if (shape != at::IntArrayRef(entry.shape)) {
     throw DataError(
-        {.what = name, .expected = fmt::format("shape {}", shape.vec()),
-         .got = fmt::format("{}", entry.shape), .where = where_,
+        {.what = name,
+         .expected = fmt::format("shape {}", shape.vec()),
+         .got = fmt::format("{}", entry.shape),
+         .where = where_,
          .hint = "the weights that belong to this config.json"});
   }
   return tensor(name);
@@ -246,15 +265,21 @@ void write_safetensors(
   stream.close();
   if (!stream) {
     throw DeviceError(
-        {.what = "file", .expected = "to write it", .got = std::strerror(errno),
-         .where = aside.string(), .hint = "freeing space or another output folder"});
+        {.what = "file",
+         .expected = "to write it",
+         .got = std::strerror(errno),
+         .where = aside.string(),
+         .hint = "freeing space or another output folder"});
   }
   flush_to_disk(aside);
   std::error_code error;
   fs::rename(aside, path, error);
   if (error) {
     throw DeviceError(
-        {.what = "file", .expected = "to write it", .got = error.message(), .where = path.string(),
+        {.what = "file",
+         .expected = "to write it",
+         .got = error.message(),
+         .where = path.string(),
          .hint = "another output folder"});
   }
 }

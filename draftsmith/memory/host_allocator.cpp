@@ -32,7 +32,8 @@ static_assert(sizeof(Header) <= kAlignment);
 /// blocks.
 size_t round_size(size_t bytes) {
   size_t power = kSmallest;
-  while (power * 2 <= bytes) power *= 2;
+  while (power * 2 <= bytes)
+    power *= 2;
   const size_t step = power / 8;
   return (bytes + step - 1) / step * step;
 }
@@ -65,8 +66,9 @@ class HostAllocator final : public c10::Allocator {
   static void release(void* data);
 
   void* take(size_t requested) {
-    const size_t capacity =
-        requested < kSmallest ? (requested + kAlignment - 1) / kAlignment * kAlignment : round_size(requested);
+    const size_t capacity = requested < kSmallest
+                                ? (requested + kAlignment - 1) / kAlignment * kAlignment
+                                : round_size(requested);
     void* data = nullptr;
     std::unique_lock lock(mutex_);
     const auto found = idle_.lower_bound(capacity);

@@ -30,7 +30,8 @@ Drafter Drafter::load(const std::filesystem::path& folder, torch::ScalarType dty
   auto config = formats::read_drafter_config(folder);
   const auto reader = formats::SafetensorsReader::open_folder(folder);
   auto weights = load_weights(reader, list_drafter_weights(config), dtype);
-  for (auto& [name, tensor] : weights) tensor = tensor.clone();  // off the read-only mapping
+  for (auto& [name, tensor] : weights)
+    tensor = tensor.clone();  // off the read-only mapping
   return {std::move(config), std::move(weights)};
 }
 
@@ -38,7 +39,8 @@ void Drafter::save(const std::filesystem::path& folder, torch::ScalarType dtype)
   write_file_atomically(
       folder / "config.json", formats::write_drafter_config(config_, dtype_name(dtype)));
   formats::NamedTensors tensors;
-  for (const auto& [name, tensor] : parameters_) tensors.emplace_back(name, tensor.detach().to(dtype));
+  for (const auto& [name, tensor] : parameters_)
+    tensors.emplace_back(name, tensor.detach().to(dtype));
   formats::write_safetensors(folder / "model.safetensors", tensors);
 }
 
@@ -93,7 +95,8 @@ torch::Tensor Drafter::forward(
 
 KvCache Drafter::make_cache(int64_t capacity) const {
   return KvCache(
-      config_.num_layers, 1, capacity, config_.num_kv_heads, config_.head_dim, fc_.weight.options());
+      config_.num_layers, 1, capacity, config_.num_kv_heads, config_.head_dim,
+      fc_.weight.options());
 }
 
 void Drafter::append_context(KvCache& cache, const torch::Tensor& features) const {
@@ -103,7 +106,8 @@ void Drafter::append_context(KvCache& cache, const torch::Tensor& features) cons
   const auto angles = rope_.angles(cache.next_positions(T), dtype());
   for (size_t i = 0; i < layers_.size(); ++i) {
     cache.write(
-        static_cast<int64_t>(i), layers_[i].make_keys(context, angles), layers_[i].make_values(context));
+        static_cast<int64_t>(i), layers_[i].make_keys(context, angles),
+        layers_[i].make_values(context));
   }
   cache.advance({T});
 }
@@ -121,14 +125,16 @@ torch::Tensor Drafter::draft(const torch::Tensor& embedded, const KvCache& cache
     const auto index = static_cast<int64_t>(i);
     const ContextKeys keys{
         cache.keys(index).narrow(1, 0, length), cache.values(index).narrow(1, 0, length)};
-    hidden = run_layer(i, hidden, angles, keys, ops::make_block_mask(layout, visibility(i), length));
+    hidden =
+        run_layer(i, hidden, angles, keys, ops::make_block_mask(layout, visibility(i), length));
   }
   return ops::rms_norm(hidden, norm_, config_.rms_norm_eps);
 }
 
 int64_t Drafter::num_parameters() const {
   int64_t count = 0;
-  for (const auto& [name, tensor] : parameters_) count += tensor.numel();
+  for (const auto& [name, tensor] : parameters_)
+    count += tensor.numel();
   return count;
 }
 

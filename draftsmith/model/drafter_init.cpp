@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/model/drafter_init.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
@@ -18,7 +19,8 @@ namespace draftsmith::model {
 namespace {
 
 [[noreturn]] void fail_setting(std::string key, std::string expected, std::string got) {
-  throw ConfigError({.what = "drafter." + key, .expected = std::move(expected), .got = std::move(got)});
+  throw ConfigError(
+      {.what = "drafter." + key, .expected = std::move(expected), .got = std::move(got)});
 }
 
 int64_t or_default(int64_t value, int64_t fallback) { return value > 0 ? value : fallback; }
@@ -32,17 +34,25 @@ void set_layer_types(const DrafterSettings& settings, formats::DrafterConfig& co
   const auto count = static_cast<size_t>(config.num_layers);
   if (config.is_sliding.empty()) config.is_sliding.assign(count, false);
   if (config.is_sliding.size() != count)
-    fail_setting("layer_types", fmt::format("{} entries, one per layer", count), fmt::format("{}", config.is_sliding.size()));
+    fail_setting(
+        "layer_types", fmt::format("{} entries, one per layer", count),
+        fmt::format("{}", config.is_sliding.size()));
   if (config.has_sliding_layers()) config.sliding_window = settings.sliding_window;
 }
 
 int64_t resolve_mask_token(
-    const DrafterSettings& settings, int64_t vocab_size, const std::filesystem::path& folder) {
+    const DrafterSettings& settings,
+    int64_t vocab_size,
+    const std::filesystem::path& folder) {
   if (settings.mask_token_id >= vocab_size)
-    fail_setting("mask_token_id", fmt::format("an id below {}", vocab_size), fmt::format("{}", settings.mask_token_id));
+    fail_setting(
+        "mask_token_id", fmt::format("an id below {}", vocab_size),
+        fmt::format("{}", settings.mask_token_id));
   if (settings.mask_token_id >= 0) return settings.mask_token_id;
   const auto token = formats::choose_mask_token(folder, vocab_size);
-  if (token.id < 0) fail_setting("mask_token_id", "an id, since the target has no tokenizer to choose from", "none");
+  if (token.id < 0)
+    fail_setting(
+        "mask_token_id", "an id, since the target has no tokenizer to choose from", "none");
   log_info("mask token: id {}, {}", token.id, token.source);
   if (token.is_risky) {
     log_warning(
@@ -56,8 +66,8 @@ at::Generator make_generator(uint64_t seed, const std::string& name) {
   return at::make_generator<at::CPUGeneratorImpl>(hash_key({seed, std::hash<std::string>{}(name)}));
 }
 
-WeightMap make_random_weights(
-    const formats::DrafterConfig& config, torch::ScalarType dtype, uint64_t seed) {
+WeightMap
+make_random_weights(const formats::DrafterConfig& config, torch::ScalarType dtype, uint64_t seed) {
   WeightMap weights;
   for (const WeightSpec& spec : list_drafter_weights(config)) {
     auto tensor = torch::zeros(spec.shape, torch::kFloat);
@@ -79,15 +89,20 @@ double mean_head_size(const Linear& projection, const torch::Tensor& normed, int
 void check_same_sizes(const formats::DrafterConfig& config, const formats::TargetConfig& target) {
   const auto check = [](const char* key, int64_t value, int64_t wanted) {
     if (value != wanted)
-      fail_setting(key, fmt::format("the target's {}, since drafter.init is target", wanted), fmt::format("{}", value));
+      fail_setting(
+          key, fmt::format("the target's {}, since drafter.init is target", wanted),
+          fmt::format("{}", value));
   };
   check("num_attention_heads", config.num_heads, target.num_heads);
   check("num_key_value_heads", config.num_kv_heads, target.num_kv_heads);
   check("head_dim", config.head_dim, target.head_dim);
   check("intermediate_size", config.intermediate_size, target.intermediate_size);
   if (config.num_layers >= target.num_layers)
-    fail_setting("num_layers", fmt::format("fewer than the target's {}", target.num_layers), fmt::format("{}", config.num_layers));
-  if (target.has_mlp_bias) fail_setting("init", "random, since the target's MLP has biases", "target");
+    fail_setting(
+        "num_layers", fmt::format("fewer than the target's {}", target.num_layers),
+        fmt::format("{}", config.num_layers));
+  if (target.has_mlp_bias)
+    fail_setting("init", "random, since the target's MLP has biases", "target");
 }
 
 /// Overwrites random weights with those of the target's last layers.
@@ -100,7 +115,8 @@ void copy_from_target(
   check_same_sizes(config, target.config());
   const int64_t first = target.config().num_layers - config.num_layers;
   std::vector<int64_t> inputs;  // layers whose output enters the copied layers
-  for (int64_t i = 0; i < config.num_layers; ++i) inputs.push_back(first + i - 1);
+  for (int64_t i = 0; i < config.num_layers; ++i)
+    inputs.push_back(first + i - 1);
   const auto states = target.forward(sample_ids, inputs).features.split(config.hidden_size, -1);
 
   const auto put = [&](const std::string& name, const torch::Tensor& value) {
@@ -128,8 +144,10 @@ void copy_from_target(
     } else {
       const auto normed =
           ops::rms_norm(states[static_cast<size_t>(i)], layer.input_norm, layer.eps);
-      weights.at(prefix + "self_attn.q_norm.weight").fill_(mean_head_size(layer.q_proj, normed, config.head_dim));
-      weights.at(prefix + "self_attn.k_norm.weight").fill_(mean_head_size(layer.k_proj, normed, config.head_dim));
+      weights.at(prefix + "self_attn.q_norm.weight")
+          .fill_(mean_head_size(layer.q_proj, normed, config.head_dim));
+      weights.at(prefix + "self_attn.k_norm.weight")
+          .fill_(mean_head_size(layer.k_proj, normed, config.head_dim));
     }
   }
   put("norm.weight", target.final_norm());
@@ -140,12 +158,18 @@ void copy_from_target(
 }
 
 /// A loaded drafter must read what this target writes.
-void check_fits_target(const formats::DrafterConfig& config, const Target& target, const std::string& folder) {
+void check_fits_target(
+    const formats::DrafterConfig& config,
+    const Target& target,
+    const std::string& folder) {
   const auto check = [&](const char* key, int64_t value, int64_t wanted) {
     if (value == wanted) return;
     throw DataError(
-        {.what = key, .expected = fmt::format("the target's {}", wanted), .got = fmt::format("{}", value),
-         .where = folder, .hint = "the target that this drafter was made for"});
+        {.what = key,
+         .expected = fmt::format("the target's {}", wanted),
+         .got = fmt::format("{}", value),
+         .where = folder,
+         .hint = "the target that this drafter was made for"});
   };
   check("hidden_size", config.hidden_size, target.config().hidden_size);
   check("vocab_size", config.vocab_size, target.config().vocab_size);
@@ -153,8 +177,10 @@ void check_fits_target(const formats::DrafterConfig& config, const Target& targe
     check("num_target_layers", config.num_target_layers, target.config().num_layers);
   if (config.target_layer_ids.back() > target.config().num_layers - 2) {
     throw DataError(
-        {.what = "target_layer_ids", .expected = fmt::format("ids up to {}", target.config().num_layers - 2),
-         .got = fmt::format("{}", config.target_layer_ids), .where = folder,
+        {.what = "target_layer_ids",
+         .expected = fmt::format("ids up to {}", target.config().num_layers - 2),
+         .got = fmt::format("{}", config.target_layer_ids),
+         .where = folder,
          .hint = "the target that this drafter was made for"});
   }
 }
@@ -177,15 +203,22 @@ formats::DrafterConfig make_drafter_config(
   config.has_mlp_bias = false;
   config.has_tied_head = false;
   if (config.num_heads % config.num_kv_heads != 0)
-    fail_setting("num_key_value_heads", fmt::format("a divisor of {} heads", config.num_heads), fmt::format("{}", config.num_kv_heads));
-  if (config.head_dim % 2 != 0) fail_setting("head_dim", "an even number", fmt::format("{}", config.head_dim));
+    fail_setting(
+        "num_key_value_heads", fmt::format("a divisor of {} heads", config.num_heads),
+        fmt::format("{}", config.num_kv_heads));
+  if (config.head_dim % 2 != 0)
+    fail_setting("head_dim", "an even number", fmt::format("{}", config.head_dim));
   config.block_size = settings.block_size;
-  config.target_layer_ids = settings.target_layer_ids.empty()
-                                ? formats::choose_target_layer_ids(target.num_layers, config.num_layers)
-                                : settings.target_layer_ids;
-  if (std::adjacent_find(config.target_layer_ids.begin(), config.target_layer_ids.end(),
-                         std::greater_equal<>()) != config.target_layer_ids.end())
-    fail_setting("target_layer_ids", "distinct ids in ascending order", fmt::format("{}", config.target_layer_ids));
+  config.target_layer_ids =
+      settings.target_layer_ids.empty()
+          ? formats::choose_target_layer_ids(target.num_layers, config.num_layers)
+          : settings.target_layer_ids;
+  if (std::adjacent_find(
+          config.target_layer_ids.begin(), config.target_layer_ids.end(), std::greater_equal<>()) !=
+      config.target_layer_ids.end())
+    fail_setting(
+        "target_layer_ids", "distinct ids in ascending order",
+        fmt::format("{}", config.target_layer_ids));
   config.num_target_layers = target.num_layers;
   config.is_causal = settings.is_causal;
   set_layer_types(settings, config);

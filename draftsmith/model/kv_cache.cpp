@@ -30,7 +30,8 @@ void KvCache::write(int64_t layer, const torch::Tensor& keys, const torch::Tenso
   for (int64_t b = 0; b < num_rows(); ++b) {
     const int64_t length = lengths_[static_cast<size_t>(b)];
     DS_CHECK(length + T <= capacity_);
-    for (int64_t t = 0; t < T; ++t) rows.push_back(b * capacity_ + length + t);
+    for (int64_t t = 0; t < T; ++t)
+      rows.push_back(b * capacity_ + length + t);
   }
   const auto index = torch::tensor(rows, torch::kLong);
   const auto put = [&](torch::Tensor& cache, const torch::Tensor& tokens) {
@@ -43,7 +44,8 @@ void KvCache::write(int64_t layer, const torch::Tensor& keys, const torch::Tenso
 
 void KvCache::advance(const std::vector<int64_t>& added) {
   DS_CHECK(added.size() == lengths_.size());
-  for (size_t b = 0; b < added.size(); ++b) lengths_[b] += added[b];
+  for (size_t b = 0; b < added.size(); ++b)
+    lengths_[b] += added[b];
 }
 
 void KvCache::truncate(const std::vector<int64_t>& lengths) {
@@ -61,7 +63,8 @@ void KvCache::select_rows(const std::vector<int64_t>& index) {
     values_[i] = values_[i].index_select(0, rows);
   }
   std::vector<int64_t> lengths;
-  for (const int64_t b : index) lengths.push_back(lengths_[static_cast<size_t>(b)]);
+  for (const int64_t b : index)
+    lengths.push_back(lengths_[static_cast<size_t>(b)]);
   lengths_ = std::move(lengths);
 }
 

@@ -47,15 +47,15 @@ DecoderLayer DecoderLayer::bind(
   return layer;
 }
 
-torch::Tensor DecoderLayer::make_queries(
-    const torch::Tensor& x, const ops::RotaryAngles& angles) const {
+torch::Tensor DecoderLayer::make_queries(const torch::Tensor& x, const ops::RotaryAngles& angles)
+    const {
   auto queries = split_heads(q_proj(x), head_dim);
   if (q_norm.defined()) queries = ops::rms_norm(queries, q_norm, eps);
   return ops::apply_rotary(queries, angles);
 }
 
-torch::Tensor DecoderLayer::make_keys(
-    const torch::Tensor& x, const ops::RotaryAngles& angles) const {
+torch::Tensor DecoderLayer::make_keys(const torch::Tensor& x, const ops::RotaryAngles& angles)
+    const {
   auto keys = split_heads(k_proj(x), head_dim);
   if (k_norm.defined()) keys = ops::rms_norm(keys, k_norm, eps);
   return ops::apply_rotary(keys, angles);
@@ -65,8 +65,8 @@ torch::Tensor DecoderLayer::make_values(const torch::Tensor& x) const {
   return split_heads(v_proj(x), head_dim);
 }
 
-torch::Tensor DecoderLayer::finish(
-    const torch::Tensor& hidden, const torch::Tensor& attended) const {
+torch::Tensor DecoderLayer::finish(const torch::Tensor& hidden, const torch::Tensor& attended)
+    const {
   const auto middle = hidden + o_proj(attended.flatten(2));
   const auto normed = ops::rms_norm(middle, post_attention_norm, eps);
   return middle + down_proj(ops::swiglu(gate_proj(normed), up_proj(normed)));

@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include "draftsmith/model/weights.h"
+#include "draftsmith/ops/linear.h"
 #include "draftsmith/ops/rotary.h"
 
 namespace draftsmith::model {
@@ -14,12 +15,12 @@ struct Linear {
   torch::Tensor weight;  // [out, in]
   torch::Tensor bias;    // [out] or undefined
 
-  torch::Tensor operator()(const torch::Tensor& x) const { return at::linear(x, weight, bias); }
+  torch::Tensor operator()(const torch::Tensor& x) const { return ops::linear(x, weight, bias); }
 };
 
 /// One decoder layer of Llama, Qwen3 or the drafter; tensors are shared with the weight map.
 struct DecoderLayer {
-  torch::Tensor input_norm;           // [D]
+  torch::Tensor input_norm;  // [D]
   Linear q_proj, k_proj, v_proj, o_proj;
   torch::Tensor q_norm, k_norm;       // [E] or undefined
   torch::Tensor post_attention_norm;  // [D]

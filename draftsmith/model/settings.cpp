@@ -20,7 +20,8 @@ void add_fields(FieldList& fields, DrafterSettings& settings) {
       "layers); or a drafter folder, a checkpoint or a run folder (its newest checkpoint), whose "
       "config.json then decides all sizes below");
   fields.add("num_layers", settings.num_layers, "decoder layers", {1, 1000});
-  fields.add("block_size", settings.block_size, "tokens of a block, the anchor included", {2, 4096});
+  fields.add(
+      "block_size", settings.block_size, "tokens of a block, the anchor included", {2, 4096});
   fields.add(
       "target_layer_ids", settings.target_layer_ids,
       "target layers whose output the drafter sees; empty = spread by the usual formula");
@@ -30,15 +31,23 @@ void add_fields(FieldList& fields, DrafterSettings& settings) {
   fields.add(
       "layer_types", settings.layer_types,
       "full_attention or sliding_attention for each layer; empty = all full_attention");
-  fields.add("sliding_window", settings.sliding_window, "tokens a sliding layer looks back", kAtLeastOne);
+  fields.add(
+      "sliding_window", settings.sliding_window, "tokens a sliding layer looks back", kAtLeastOne);
   fields.add(
       "is_causal", settings.is_causal,
       "whether the slots of a block see only earlier ones; absent = in sliding layers only");
-  fields.add_choice("dtype", settings.dtype, {"bfloat16", "float32"}, "weights and arithmetic of the drafter");
-  fields.add("num_attention_heads", settings.num_attention_heads, "query heads; 0 = the target's", kAtLeastZero);
-  fields.add("num_key_value_heads", settings.num_key_value_heads, "key heads; 0 = the target's", kAtLeastZero);
+  fields.add_choice(
+      "dtype", settings.dtype, {"bfloat16", "float32"}, "weights and arithmetic of the drafter");
+  fields.add(
+      "num_attention_heads", settings.num_attention_heads, "query heads; 0 = the target's",
+      kAtLeastZero);
+  fields.add(
+      "num_key_value_heads", settings.num_key_value_heads, "key heads; 0 = the target's",
+      kAtLeastZero);
   fields.add("head_dim", settings.head_dim, "width of a head; 0 = the target's", kAtLeastZero);
-  fields.add("intermediate_size", settings.intermediate_size, "width of the MLP; 0 = the target's", kAtLeastZero);
+  fields.add(
+      "intermediate_size", settings.intermediate_size, "width of the MLP; 0 = the target's",
+      kAtLeastZero);
 }
 
 torch::ScalarType parse_dtype(const std::string& name) {
@@ -53,8 +62,10 @@ std::string dtype_name(torch::ScalarType dtype) {
 torch::Device parse_device(const std::string& name) {
   if (name == "cpu") return torch::kCPU;
   throw DeviceError(
-      {.what = "target.device", .expected = "cpu, the only device of this build",
-       .got = "'" + name + "'", .hint = "--target.device=cpu"});
+      {.what = "target.device",
+       .expected = "cpu, the only device of this build",
+       .got = "'" + name + "'",
+       .hint = "--target.device=cpu"});
 }
 
 }  // namespace draftsmith::model

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/model/target.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/ops/cached_attention.h"
 #include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/linear.h"
 #include "draftsmith/ops/rms_norm.h"
 
 namespace draftsmith::model {
@@ -25,17 +26,15 @@ class FeatureCapture {
     for (size_t i = 0; i < layer_ids_.size(); ++i)
       if (layer_ids_[i] == layer) states_[i] = hidden;
   }
-  torch::Tensor join() const {
-    return states_.empty() ? torch::Tensor() : torch::cat(states_, -1);
-  }
+  torch::Tensor join() const { return states_.empty() ? torch::Tensor() : torch::cat(states_, -1); }
 
  private:
   std::vector<int64_t> layer_ids_;
   std::vector<torch::Tensor> states_;
 };
 
-torch::Tensor attend_causally(
-    const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value) {
+torch::Tensor
+attend_causally(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value) {
   return at::scaled_dot_product_attention(
              query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), {}, 0.0,
              /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true)
@@ -47,7 +46,9 @@ torch::Tensor attend_causally(
 Target Target::load(const TargetSettings& settings) {
   if (settings.path.empty()) {
     throw ConfigError(
-        {.what = "target.path", .expected = "a Hugging Face folder", .got = "none",
+        {.what = "target.path",
+         .expected = "a Hugging Face folder",
+         .got = "none",
          .hint = "--target.path=DIR"});
   }
   const torch::Device device = parse_device(settings.device);
@@ -59,12 +60,14 @@ Target Target::load(const TargetSettings& settings) {
   const bool has_own_head = reader.has("lm_head.weight");
   auto weights = load_weights(
       reader, list_target_weights(config), dtype,
-      config.has_tied_head ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{});
+      config.has_tied_head ? std::vector<std::string>{"lm_head.weight"}
+                           : std::vector<std::string>{});
 
   target.embedding_ = weights.at("model.embed_tokens.weight");
   target.final_norm_ = weights.at("model.norm.weight");
   for (int64_t i = 0; i < config.num_layers; ++i)
-    target.layers_.push_back(DecoderLayer::bind(weights, fmt::format("model.layers.{}.", i), config));
+    target.layers_.push_back(
+        DecoderLayer::bind(weights, fmt::format("model.layers.{}.", i), config));
   target.rope_ = Rope(config.rope, config.head_dim);
   target.lm_head_ = config.has_tied_head ? target.embedding_ : weights.at("lm_head.weight");
   if (config.has_tied_head && has_own_head &&
@@ -76,8 +79,8 @@ Target Target::load(const TargetSettings& settings) {
   }
   DS_CHECK(device.is_cpu());
   log_info(
-      "target {}: {} with {} layers, hidden {}, vocabulary {}, {}", settings.path, config.model_type,
-      config.num_layers, config.hidden_size, config.vocab_size, settings.dtype);
+      "target {}: {} with {} layers, hidden {}, vocabulary {}, {}", settings.path,
+      config.model_type, config.num_layers, config.hidden_size, config.vocab_size, settings.dtype);
   return target;
 }
 
@@ -86,13 +89,15 @@ void Target::check_layer_ids(const std::vector<int64_t>& layer_ids) const {
     if (id >= 0 && id <= config_.num_layers - 2) continue;
     throw ConfigError(
         {.what = "drafter.target_layer_ids",
-         .expected = fmt::format("layers from 0 to {} (the last one cannot be served)", config_.num_layers - 2),
-         .got = fmt::format("{}", id), .hint = "other layers"});
+         .expected = fmt::format(
+             "layers from 0 to {} (the last one cannot be served)", config_.num_layers - 2),
+         .got = fmt::format("{}", id),
+         .hint = "other layers"});
   }
 }
 
-TargetStates Target::forward(
-    const torch::Tensor& ids, const std::vector<int64_t>& layer_ids) const {
+TargetStates Target::forward(const torch::Tensor& ids, const std::vector<int64_t>& layer_ids)
+    const {
   const at::NoGradGuard no_grad;
   const auto [B, S] = ops::dims<2>(ids, "input_ids");
   const auto angles = rope_.angles(torch::arange(S, torch::kLong).unsqueeze(0), dtype());
@@ -102,7 +107,8 @@ TargetStates Target::forward(
     const DecoderLayer& layer = layers_[i];
     const auto normed = ops::rms_norm(hidden, layer.input_norm, layer.eps);
     const auto attended = attend_causally(
-        layer.make_queries(normed, angles), layer.make_keys(normed, angles), layer.make_values(normed));
+        layer.make_queries(normed, angles), layer.make_keys(normed, angles),
+        layer.make_values(normed));
     hidden = layer.finish(hidden, attended);
     capture.offer(static_cast<int64_t>(i), hidden);
   }
@@ -134,12 +140,12 @@ TargetStates Target::forward(
     cache.write(index, keys, values);
     const auto attended =
         is_prefill ? attend_causally(queries, keys, values)
-                   : ops::cached_attention(queries, cache.keys(index), cache.values(index), cache.lengths());
+                   : ops::cached_attention(
+                         queries, cache.keys(index), cache.values(index), cache.lengths());
     hidden = layer.finish(hidden, attended);
     capture.offer(index, hidden);
   }
-  cache.advance(
-      row_tokens.empty() ? std::vector<int64_t>(static_cast<size_t>(B), T) : row_tokens);
+  cache.advance(row_tokens.empty() ? std::vector<int64_t>(static_cast<size_t>(B), T) : row_tokens);
   return {capture.join(), ops::rms_norm(hidden, final_norm_, config_.rms_norm_eps)};
 }
 
@@ -153,6 +159,8 @@ torch::Tensor Target::embed(const torch::Tensor& ids) const {
   return at::embedding(embedding_, ids);
 }
 
-torch::Tensor Target::logits(const torch::Tensor& last) const { return at::linear(last, lm_head_); }
+torch::Tensor Target::logits(const torch::Tensor& last) const {
+  return ops::linear(last, lm_head_, {});
+}
 
 }  // namespace draftsmith::model

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/model/weights.h"
 
-#include <algorithm>
-#include <set>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
@@ -14,7 +14,11 @@ namespace draftsmith::model {
 namespace {
 
 void add_matrix(
-    std::vector<WeightSpec>& specs, const std::string& name, int64_t out, int64_t in, bool has_bias) {
+    std::vector<WeightSpec>& specs,
+    const std::string& name,
+    int64_t out,
+    int64_t in,
+    bool has_bias) {
   specs.push_back({name + ".weight", {out, in}, WeightKind::kMatrix});
   if (has_bias) specs.push_back({name + ".bias", {out}, WeightKind::kBias});
 }
@@ -83,7 +87,9 @@ WeightMap load_weights(
     const auto tensor = reader.tensor(spec.name, spec.shape);
     if (!tensor.is_floating_point()) {
       throw DataError(
-          {.what = spec.name, .expected = "BF16, F16 or F32", .got = c10::toString(tensor.scalar_type()),
+          {.what = spec.name,
+           .expected = "BF16, F16 or F32",
+           .got = c10::toString(tensor.scalar_type()),
            .where = reader.where()});
     }
     weights[spec.name] = tensor.to(dtype);

@@ -9,7 +9,9 @@
 namespace draftsmith::ops {
 
 torch::Tensor make_block_mask(
-    const BlockLayout& layout, const BlockVisibility& visibility, int64_t context_length) {
+    const BlockLayout& layout,
+    const BlockVisibility& visibility,
+    int64_t context_length) {
   const auto [B, N] = dims<2>(layout.anchors, "anchors");
   const int64_t S = context_length;
   const int64_t K = layout.block_size;
@@ -55,8 +57,8 @@ torch::Tensor block_attention(
   const int64_t repeat = H / G;
   const auto statistics = query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   // Heads that share a key head stand side by side as rows, so keys are never expanded.
-  const auto rows = query.view({B, Q, G, repeat, E}).permute({0, 2, 3, 1, 4}).reshape(
-      {B * G, repeat * Q, E});
+  const auto rows =
+      query.view({B, Q, G, repeat, E}).permute({0, 2, 3, 1, 4}).reshape({B * G, repeat * Q, E});
   const auto keys = key.permute({0, 2, 3, 1}).reshape({B * G, E, L});
   const auto values = value.permute({0, 2, 1, 3}).reshape({B * G, L, E});
   const auto hidden = mask.logical_not().view({B, 1, 1, Q, L});

@@ -38,10 +38,10 @@ torch::Tensor make_block_mask(  // [B, N K, S + N K] bool
 /// query head h uses key head h / (H / G). Queries that see nothing give exact zeros.
 ///
 /// Gradient: to all five tensors. Memory: two [B, H, NK, S + NK] float32 arrays.
-torch::Tensor block_attention(      // [B, NK, H, E]
-    const torch::Tensor& query,     // [B, NK, H, E]
-    const torch::Tensor& key,       // [B, S + NK, G, E], context first
-    const torch::Tensor& value,     // [B, S + NK, G, E]
-    const torch::Tensor& mask);     // [B, NK, S + NK] bool, from make_block_mask
+torch::Tensor block_attention(   // [B, NK, H, E]
+    const torch::Tensor& query,  // [B, NK, H, E]
+    const torch::Tensor& key,    // [B, S + NK, G, E], context first
+    const torch::Tensor& value,  // [B, S + NK, G, E]
+    const torch::Tensor& mask);  // [B, NK, S + NK] bool, from make_block_mask
 
 }  // namespace draftsmith::ops

@@ -21,13 +21,23 @@ torch::Tensor cached_attention(
   check_same_kind(key, query, "key", "query");
   DS_CHECK(key.is_contiguous() && value.is_contiguous() && H % G == 0);
   DS_CHECK(static_cast<int64_t>(lengths.size()) == B);
-  for (const int64_t length : lengths) DS_CHECK(length >= 0 && length + T <= capacity);
+  for (const int64_t length : lengths)
+    DS_CHECK(length >= 0 && length + T <= capacity);
   const auto dense = query.contiguous();
   auto out = torch::empty_like(dense);
   compute_cached_attention(
-      {.storage = storage_of(query), .query = dense.const_data_ptr(), .key = key.const_data_ptr(),
-       .value = value.const_data_ptr(), .lengths = lengths.data(), .B = B, .T = T, .H = H, .G = G,
-       .E = E, .capacity = capacity, .out = out.data_ptr()});
+      {.storage = storage_of(query),
+       .query = dense.const_data_ptr(),
+       .key = key.const_data_ptr(),
+       .value = value.const_data_ptr(),
+       .lengths = lengths.data(),
+       .B = B,
+       .T = T,
+       .H = H,
+       .G = G,
+       .E = E,
+       .capacity = capacity,
+       .out = out.data_ptr()});
   return out;
 }
 

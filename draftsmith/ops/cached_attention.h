@@ -12,10 +12,10 @@ namespace draftsmith::ops {
 /// query's result does not depend on how many others are asked for with it, bit for bit.
 ///
 /// Gradient: none. Memory: scores of one key head per thread.
-torch::Tensor cached_attention(           // [B, T, H, E]
-    const torch::Tensor& query,           // [B, T, H, E]
-    const torch::Tensor& key,             // [B, capacity, G, E] as query, dense
-    const torch::Tensor& value,           // [B, capacity, G, E]
-    const std::vector<int64_t>& lengths); // [B] cached tokens before the new ones
+torch::Tensor cached_attention(            // [B, T, H, E]
+    const torch::Tensor& query,            // [B, T, H, E]
+    const torch::Tensor& key,              // [B, capacity, G, E] as query, dense
+    const torch::Tensor& value,            // [B, capacity, G, E]
+    const std::vector<int64_t>& lengths);  // [B] cached tokens before the new ones
 
 }  // namespace draftsmith::ops

@@ -11,19 +11,22 @@ namespace draftsmith::ops {
 void check_rank(const torch::Tensor& tensor, int64_t rank, std::string_view name) {
   if (!tensor.defined()) {
     throw ShapeError(
-        {.what = std::string(name), .expected = fmt::format("a tensor of {} dimensions", rank),
+        {.what = std::string(name),
+         .expected = fmt::format("a tensor of {} dimensions", rank),
          .got = "none"});
   }
   if (tensor.dim() == rank) return;
   throw ShapeError(
-      {.what = std::string(name), .expected = fmt::format("{} dimensions", rank),
+      {.what = std::string(name),
+       .expected = fmt::format("{} dimensions", rank),
        .got = fmt::format("shape {}", tensor.sizes().vec())});
 }
 
 void check_shape(const torch::Tensor& tensor, at::IntArrayRef shape, std::string_view name) {
   if (tensor.defined() && tensor.sizes() == shape) return;
   throw ShapeError(
-      {.what = std::string(name), .expected = fmt::format("shape {}", shape.vec()),
+      {.what = std::string(name),
+       .expected = fmt::format("shape {}", shape.vec()),
        .got = tensor.defined() ? fmt::format("{}", tensor.sizes().vec()) : "none"});
 }
 

@@ -26,7 +26,8 @@ template <size_t N>
 std::array<int64_t, N> dims(const torch::Tensor& tensor, std::string_view name) {
   check_rank(tensor, static_cast<int64_t>(N), name);
   std::array<int64_t, N> sizes;
-  for (size_t i = 0; i < N; ++i) sizes[i] = tensor.size(static_cast<int64_t>(i));
+  for (size_t i = 0; i < N; ++i)
+    sizes[i] = tensor.size(static_cast<int64_t>(i));
   return sizes;
 }
 

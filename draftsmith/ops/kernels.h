@@ -40,9 +40,9 @@ void compute_rms_norm_gradient(const RmsNormGradientParams& params);
 
 struct RotaryParams {
   Storage storage;
-  const void* x;     // [B, S, H, E]
-  const void* cos;   // [B or 1, S, E/2]
-  const void* sin;   // as cos
+  const void* x;    // [B, S, H, E]
+  const void* cos;  // [B or 1, S, E/2]
+  const void* sin;  // as cos
   int64_t B, S, H, E;
   bool has_batch_angles;  // cos and sin have B rows
   bool is_inverse;        // rotate back: the gradient
@@ -56,13 +56,25 @@ struct SwigluParams {
   const void* gate;  // [count]
   const void* up;    // [count]
   int64_t count;
-  void* out;         // [count] silu(gate) up
+  void* out;                           // [count] silu(gate) up
   const void* out_gradient = nullptr;  // [count]; if set, the two gradients are written instead
   void* gate_gradient = nullptr;
   void* up_gradient = nullptr;
 };
 
 void compute_swiglu(const SwigluParams& params);
+
+struct FewRowLinearParams {
+  Storage storage;
+  const void* x;       // [rows, in], rows few
+  const void* weight;  // [out_features, in]
+  int64_t rows;
+  int64_t in;
+  int64_t out_features;
+  void* out;  // [rows, out_features]
+};
+
+void compute_few_row_linear(const FewRowLinearParams& params);
 
 struct CachedAttentionParams {
   Storage storage;
@@ -95,24 +107,24 @@ void compute_teacher_rows(const TeacherRowsParams& params);
 
 struct HeadRowsParams {
   Storage storage;
-  void* logits;        // [rows, V] in: student logits z, or z - t with a teacher; out: gradient
+  void* logits;  // [rows, V] in: student logits z, or z - t with a teacher; out: gradient
   int64_t rows;
-  int64_t vocab_size;  // V
-  const int64_t* labels;   // [rows]
-  const double* weights;   // [rows]
+  int64_t vocab_size;     // V
+  const int64_t* labels;  // [rows]
+  const double* weights;  // [rows]
   double kl_weight;
   double cap_weight;
   bool needs_gradient;
 
-  const void* teacher_logits = nullptr;         // [M, V] t, or null
-  const int64_t* teacher_rows = nullptr;        // [rows] row of teacher_logits
-  SoftmaxStatistics teacher = {};               // [M], from compute_teacher_rows
+  const void* teacher_logits = nullptr;   // [M, V] t, or null
+  const int64_t* teacher_rows = nullptr;  // [rows] row of teacher_logits
+  SoftmaxStatistics teacher = {};         // [M], from compute_teacher_rows
 
-  double* ce;                  // [rows] -log q(label)
-  double* kl;                  // [rows] KL(p || q), 0 without a teacher
-  double* cap;                 // [rows] entropy of q where the argmax is the label, else 0
-  double* label_probability;   // [rows] q(label)
-  int64_t* predicted;          // [rows] argmax of q, lowest index on ties
+  double* ce;                 // [rows] -log q(label)
+  double* kl;                 // [rows] KL(p || q), 0 without a teacher
+  double* cap;                // [rows] entropy of q where the argmax is the label, else 0
+  double* label_probability;  // [rows] q(label)
+  int64_t* predicted;         // [rows] argmax of q, lowest index on ties
 };
 
 /// One pass to find each row's maximum, one to sum, one to overwrite the logits with

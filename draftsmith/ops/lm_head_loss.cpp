@@ -27,7 +27,8 @@ struct ReadyGradient : torch::autograd::Function<ReadyGradient> {
   }
 
   static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context, torch::autograd::variable_list upstream) {
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list upstream) {
     const auto dhidden = context->get_saved_variables()[0];
     return {dhidden * upstream[0].to(dhidden.scalar_type()), Tensor(), Tensor()};
   }
@@ -71,15 +72,19 @@ TeacherChunk run_teacher(
   chunk.log_sum.resize(static_cast<size_t>(distinct.size(0)));
   chunk.argmax.resize(chunk.log_sum.size());
   compute_teacher_rows(
-      {.storage = storage_of(lm_head), .logits = chunk.logits.const_data_ptr(),
-       .rows = distinct.size(0), .vocab_size = lm_head.size(0),
+      {.storage = storage_of(lm_head),
+       .logits = chunk.logits.const_data_ptr(),
+       .rows = distinct.size(0),
+       .vocab_size = lm_head.size(0),
        .out = {chunk.log_sum.data(), chunk.argmax.data()}});
   return chunk;
 }
 
 /// Columns of doubles that a chunk's kernel fills, one per term.
 struct ChunkTerms {
-  explicit ChunkTerms(int64_t rows) : values(torch::empty({4, rows}, torch::kDouble)), predicted(torch::empty({rows}, torch::kLong)) {}
+  explicit ChunkTerms(int64_t rows)
+      : values(torch::empty({4, rows}, torch::kDouble)),
+        predicted(torch::empty({rows}, torch::kLong)) {}
   double* column(int64_t i) { return values.data_ptr<double>() + i * values.size(1); }
 
   Tensor values;     // [4, r]: ce, kl, cap, label probability
@@ -118,12 +123,20 @@ void run_chunk(
   const auto weights = rows.weights.index_select(0, index).to(torch::kDouble);
   ChunkTerms chunk(count);
   HeadRowsParams params{
-      .storage = storage_of(lm_head), .logits = logits.data_ptr(), .rows = count,
-      .vocab_size = lm_head.size(0), .labels = labels.const_data_ptr<int64_t>(),
-      .weights = weights.const_data_ptr<double>(), .kl_weight = options.kl_weight,
-      .cap_weight = options.cap_weight, .needs_gradient = dhidden.defined(),
-      .ce = chunk.column(0), .kl = chunk.column(1), .cap = chunk.column(2),
-      .label_probability = chunk.column(3), .predicted = chunk.predicted.data_ptr<int64_t>()};
+      .storage = storage_of(lm_head),
+      .logits = logits.data_ptr(),
+      .rows = count,
+      .vocab_size = lm_head.size(0),
+      .labels = labels.const_data_ptr<int64_t>(),
+      .weights = weights.const_data_ptr<double>(),
+      .kl_weight = options.kl_weight,
+      .cap_weight = options.cap_weight,
+      .needs_gradient = dhidden.defined(),
+      .ce = chunk.column(0),
+      .kl = chunk.column(1),
+      .cap = chunk.column(2),
+      .label_probability = chunk.column(3),
+      .predicted = chunk.predicted.data_ptr<int64_t>()};
   if (has_teacher) {
     params.teacher_logits = teacher.logits.const_data_ptr();
     params.teacher_rows = teacher.inverse.const_data_ptr<int64_t>();
@@ -145,8 +158,8 @@ LossTerms lm_head_loss(const LossRows& rows, const Tensor& lm_head, const LossOp
     const at::NoGradGuard no_grad;
     if (needs_gradient) dhidden = torch::zeros_like(rows.hidden);
     const int64_t count = supervised.size(0);
-    const int64_t step = std::min(
-        options.chunk_rows > 0 ? options.chunk_rows : count, std::max<int64_t>(count, 1));
+    const int64_t step =
+        std::min(options.chunk_rows > 0 ? options.chunk_rows : count, std::max<int64_t>(count, 1));
     ChunkBuffers buffers;
     for (int64_t first = 0; first < count; first += step) {
       const auto index = supervised.narrow(0, first, std::min(step, count - first));

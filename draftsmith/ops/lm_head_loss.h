@@ -9,9 +9,9 @@ namespace draftsmith::ops {
 
 /// The rows that a loss is taken over. Rows of weight 0 cost nothing and may hold any label.
 struct LossRows {
-  torch::Tensor hidden;         // [R, D], gradient flows to it
-  torch::Tensor labels;         // [R] int64, 0 <= label < V where weight > 0
-  torch::Tensor weights;        // [R] fp32 (fp64 with fp64 hidden), finite, >= 0
+  torch::Tensor hidden;          // [R, D], gradient flows to it
+  torch::Tensor labels;          // [R] int64, 0 <= label < V where weight > 0
+  torch::Tensor weights;         // [R] fp32 (fp64 with fp64 hidden), finite, >= 0
   torch::Tensor teacher_states;  // [M, D] as hidden, or undefined without a teacher
   torch::Tensor teacher_rows;    // [R] int64, row of teacher_states where weight > 0
 };
@@ -58,7 +58,7 @@ LossTerms lm_head_loss(
 
 /// The same on whole logits through plain autograd: the definition that tests compare with.
 /// Memory: all [R, V] logits several times.
-LossTerms lm_head_loss_full(
-    const LossRows& rows, const torch::Tensor& lm_head, const LossOptions& options);
+LossTerms
+lm_head_loss_full(const LossRows& rows, const torch::Tensor& lm_head, const LossOptions& options);
 
 }  // namespace draftsmith::ops

@@ -6,8 +6,8 @@ namespace draftsmith::ops {
 
 using torch::Tensor;
 
-LossTerms lm_head_loss_full(
-    const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
+LossTerms
+lm_head_loss_full(const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
   const auto index = find_supervised_rows(rows, lm_head, options);
   const auto type = statistics_type(rows.hidden);
   const auto log_softmax = [&](const Tensor& states) {
@@ -17,8 +17,7 @@ LossTerms lm_head_loss_full(
   const auto log_q = log_softmax(rows.hidden.index_select(0, index));
   const auto ce = log_q.gather(1, labels.unsqueeze(1)).squeeze(1).neg();
   const auto predicted = log_q.argmax(1);  // the first, so the lowest id, on ties
-  const auto cap =
-      (log_q.exp() * log_q).sum(1).neg().masked_fill(predicted.ne(labels), 0);
+  const auto cap = (log_q.exp() * log_q).sum(1).neg().masked_fill(predicted.ne(labels), 0);
   auto kl = torch::zeros_like(ce);
   if (rows.teacher_states.defined()) {
     const auto log_p = log_softmax(

@@ -13,7 +13,11 @@ using torch::Tensor;
 namespace {
 
 /// Errors: ShapeError naming the first row where `is_right` is false.
-void check_all(const Tensor& is_right, const Tensor& row_ids, const char* what, const char* expected) {
+void check_all(
+    const Tensor& is_right,
+    const Tensor& row_ids,
+    const char* what,
+    const char* expected) {
   const auto wrong = is_right.logical_not().nonzero();
   if (wrong.size(0) == 0) return;
   const int64_t row = row_ids[wrong[0][0].item<int64_t>()].item<int64_t>();
@@ -27,8 +31,8 @@ torch::ScalarType statistics_type(const Tensor& hidden) {
   return hidden.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-Tensor find_supervised_rows(
-    const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
+Tensor
+find_supervised_rows(const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
   const auto [R, D] = dims<2>(rows.hidden, "hidden");
   const auto [V, Dh] = dims<2>(lm_head, "lm_head");
   check_shape(lm_head, {V, D}, "lm_head");
@@ -41,8 +45,7 @@ Tensor find_supervised_rows(
 
   const auto index = rows.weights.gt(0).nonzero().squeeze(1);
   const auto labels = rows.labels.index_select(0, index);
-  check_all(
-      labels.ge(0).logical_and(labels < V), index, "labels", "an id of the vocabulary");
+  check_all(labels.ge(0).logical_and(labels < V), index, "labels", "an id of the vocabulary");
   check_all(
       rows.hidden.detach().index_select(0, index).isfinite().all(1), index, "hidden",
       "finite hidden states");
@@ -56,8 +59,10 @@ Tensor find_supervised_rows(
         teachers.ge(0).logical_and(teachers < M), index, "teacher_rows", "a row of teacher_states");
   } else if (options.kl_weight != 0) {
     throw ShapeError(
-        {.what = "teacher_states", .expected = "the teacher's states, since loss.kl_weight is not 0",
-         .got = "none", .hint = "--loss.kl_weight=0"});
+        {.what = "teacher_states",
+         .expected = "the teacher's states, since loss.kl_weight is not 0",
+         .got = "none",
+         .hint = "--loss.kl_weight=0"});
   }
   return index;
 }

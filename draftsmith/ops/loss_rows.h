@@ -8,7 +8,9 @@ namespace draftsmith::ops {
 /// Checks rows, head and options against each other and returns the indices [R'] of the rows of
 /// positive weight. Errors: ShapeError as `lm_head_loss` promises.
 torch::Tensor find_supervised_rows(
-    const LossRows& rows, const torch::Tensor& lm_head, const LossOptions& options);
+    const LossRows& rows,
+    const torch::Tensor& lm_head,
+    const LossOptions& options);
 
 /// float64 for float64 input, else float32.
 torch::ScalarType statistics_type(const torch::Tensor& hidden);
@@ -17,7 +19,7 @@ torch::ScalarType statistics_type(const torch::Tensor& hidden);
 LossTerms make_empty_terms(const LossRows& rows);
 
 /// sum of weight x (ce + kl_weight kl + cap_weight cap).
-torch::Tensor sum_terms(
-    const LossTerms& terms, const torch::Tensor& weights, const LossOptions& options);
+torch::Tensor
+sum_terms(const LossTerms& terms, const torch::Tensor& weights, const LossOptions& options);
 
 }  // namespace draftsmith::ops

@@ -16,22 +16,31 @@ Tensor run_forward(const Tensor& x, const Tensor& weight, double eps, double* sc
   auto out = torch::empty_like(x);
   const int64_t width = x.size(-1);
   compute_rms_norm(
-      {.storage = storage_of(x), .x = x.const_data_ptr(), .weight = weight.const_data_ptr(),
-       .rows = width == 0 ? 0 : x.numel() / width, .width = width, .eps = eps, .out = out.data_ptr(),
+      {.storage = storage_of(x),
+       .x = x.const_data_ptr(),
+       .weight = weight.const_data_ptr(),
+       .rows = width == 0 ? 0 : x.numel() / width,
+       .width = width,
+       .eps = eps,
+       .out = out.data_ptr(),
        .scale = scale});
   return out;
 }
 
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
   static Tensor forward(
-      torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight, double eps) {
+      torch::autograd::AutogradContext* context,
+      const Tensor& x,
+      const Tensor& weight,
+      double eps) {
     const auto scale = torch::empty({x.numel() / x.size(-1)}, x.options().dtype(torch::kDouble));
     context->save_for_backward({x, weight, scale});
     return run_forward(x, weight, eps, scale.data_ptr<double>());
   }
 
   static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context, torch::autograd::variable_list upstream) {
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list upstream) {
     const auto saved = context->get_saved_variables();
     const Tensor& x = saved[0];
     const Tensor& weight = saved[1];
@@ -39,9 +48,14 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
     auto x_gradient = torch::empty_like(x);
     auto weight_gradient = torch::empty({x.size(-1)}, x.options().dtype(torch::kDouble));
     compute_rms_norm_gradient(
-        {.storage = storage_of(x), .x = x.const_data_ptr(), .weight = weight.const_data_ptr(),
-         .scale = saved[2].const_data_ptr<double>(), .out_gradient = out_gradient.const_data_ptr(),
-         .rows = x.numel() / x.size(-1), .width = x.size(-1), .x_gradient = x_gradient.data_ptr(),
+        {.storage = storage_of(x),
+         .x = x.const_data_ptr(),
+         .weight = weight.const_data_ptr(),
+         .scale = saved[2].const_data_ptr<double>(),
+         .out_gradient = out_gradient.const_data_ptr(),
+         .rows = x.numel() / x.size(-1),
+         .width = x.size(-1),
+         .x_gradient = x_gradient.data_ptr(),
          .weight_gradient = weight_gradient.data_ptr<double>()});
     return {x_gradient, weight_gradient.to(weight.scalar_type()), Tensor()};
   }

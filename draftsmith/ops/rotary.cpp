@@ -15,23 +15,37 @@ using torch::Tensor;
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool is_inverse) {
   auto out = torch::empty_like(x);
   compute_rotary(
-      {.storage = storage_of(x), .x = x.const_data_ptr(), .cos = cos.const_data_ptr(),
-       .sin = sin.const_data_ptr(), .B = x.size(0), .S = x.size(1), .H = x.size(2), .E = x.size(3),
-       .has_batch_angles = cos.size(0) > 1, .is_inverse = is_inverse, .out = out.data_ptr()});
+      {.storage = storage_of(x),
+       .x = x.const_data_ptr(),
+       .cos = cos.const_data_ptr(),
+       .sin = sin.const_data_ptr(),
+       .B = x.size(0),
+       .S = x.size(1),
+       .H = x.size(2),
+       .E = x.size(3),
+       .has_batch_angles = cos.size(0) > 1,
+       .is_inverse = is_inverse,
+       .out = out.data_ptr()});
   return out;
 }
 
 struct Rotary : torch::autograd::Function<Rotary> {
   static Tensor forward(
-      torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& cos, const Tensor& sin) {
+      torch::autograd::AutogradContext* context,
+      const Tensor& x,
+      const Tensor& cos,
+      const Tensor& sin) {
     context->save_for_backward({cos, sin});
     return rotate(x, cos, sin, /*is_inverse=*/false);
   }
 
   static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context, torch::autograd::variable_list upstream) {
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list upstream) {
     const auto saved = context->get_saved_variables();
-    return {rotate(upstream[0].contiguous(), saved[0], saved[1], /*is_inverse=*/true), Tensor(), Tensor()};
+    return {
+        rotate(upstream[0].contiguous(), saved[0], saved[1], /*is_inverse=*/true), Tensor(),
+        Tensor()};
   }
 };
 
@@ -42,10 +56,9 @@ RotaryAngles make_rotary_angles(
     const Tensor& inverse_frequencies,
     double attention_factor,
     torch::ScalarType dtype) {
-  const auto angles = positions.to(inverse_frequencies.scalar_type()).unsqueeze(-1) *
-                      inverse_frequencies;
-  return {
-      (angles.cos() * attention_factor).to(dtype), (angles.sin() * attention_factor).to(dtype)};
+  const auto angles =
+      positions.to(inverse_frequencies.scalar_type()).unsqueeze(-1) * inverse_frequencies;
+  return {(angles.cos() * attention_factor).to(dtype), (angles.sin() * attention_factor).to(dtype)};
 }
 
 Tensor apply_rotary(const Tensor& x, const RotaryAngles& angles) {

@@ -7,12 +7,16 @@ namespace draftsmith::ops {
 
 Storage storage_of(const torch::Tensor& tensor) {
   switch (tensor.scalar_type()) {
-    case torch::kBFloat16: return Storage::kBF16;
-    case torch::kFloat: return Storage::kF32;
-    case torch::kDouble: return Storage::kF64;
+    case torch::kBFloat16:
+      return Storage::kBF16;
+    case torch::kFloat:
+      return Storage::kF32;
+    case torch::kDouble:
+      return Storage::kF64;
     default:
       throw ShapeError(
-          {.what = "dtype", .expected = "bfloat16, float32 or float64",
+          {.what = "dtype",
+           .expected = "bfloat16, float32 or float64",
            .got = c10::toString(tensor.scalar_type())});
   }
 }

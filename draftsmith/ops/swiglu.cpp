@@ -13,8 +13,12 @@ namespace {
 using torch::Tensor;
 
 SwigluParams make_params(const Tensor& gate, const Tensor& up) {
-  return {.storage = storage_of(gate), .gate = gate.const_data_ptr(), .up = up.const_data_ptr(),
-          .count = gate.numel(), .out = nullptr};
+  return {
+      .storage = storage_of(gate),
+      .gate = gate.const_data_ptr(),
+      .up = up.const_data_ptr(),
+      .count = gate.numel(),
+      .out = nullptr};
 }
 
 Tensor run_forward(const Tensor& gate, const Tensor& up) {
@@ -26,14 +30,15 @@ Tensor run_forward(const Tensor& gate, const Tensor& up) {
 }
 
 struct Swiglu : torch::autograd::Function<Swiglu> {
-  static Tensor forward(
-      torch::autograd::AutogradContext* context, const Tensor& gate, const Tensor& up) {
+  static Tensor
+  forward(torch::autograd::AutogradContext* context, const Tensor& gate, const Tensor& up) {
     context->save_for_backward({gate, up});
     return run_forward(gate, up);
   }
 
   static torch::autograd::variable_list backward(
-      torch::autograd::AutogradContext* context, torch::autograd::variable_list upstream) {
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list upstream) {
     const auto saved = context->get_saved_variables();
     const auto out_gradient = upstream[0].contiguous();
     auto gate_gradient = torch::empty_like(saved[0]);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -51,13 +51,9 @@ void write_checkpoint(
   StagedFolder staged(checkpoint_path(run_folder, progress.step));
   drafter.save(staged.path(), drafter.dtype());
   formats::write_safetensors(staged.path() / kOptimizerFile, optimizer.state());
-  const formats::Json state = {
-      {"step", progress.step},
-      {"epoch", progress.cursor.epoch},
-      {"batch", progress.cursor.batch},
-      {"tokens", progress.tokens},
-      {"seconds", progress.seconds},
-      {"settings", progress.settings}};
+  const formats::Json state = {{"step", progress.step},          {"epoch", progress.cursor.epoch},
+                               {"batch", progress.cursor.batch}, {"tokens", progress.tokens},
+                               {"seconds", progress.seconds},    {"settings", progress.settings}};
   write_file_atomically(staged.path() / kStateFile, state.dump(2));
   staged.publish();
   auto steps = list_steps(run_folder);
@@ -79,12 +75,12 @@ TrainProgress read_progress(const fs::path& checkpoint) {
   progress.tokens = json.integer("tokens", 0, INT64_MAX);
   progress.seconds = json.number("seconds");
   const auto settings = json.object("settings");
-  for (const auto& [key, value] : settings.value().items()) progress.settings[key] = settings.text(key);
+  for (const auto& [key, value] : settings.value().items())
+    progress.settings[key] = settings.text(key);
   return progress;
 }
 
-void load_optimizer(
-    const fs::path& checkpoint, const TrainProgress& progress, AdamW& optimizer) {
+void load_optimizer(const fs::path& checkpoint, const TrainProgress& progress, AdamW& optimizer) {
   const auto reader = formats::SafetensorsReader::open_file(checkpoint / kOptimizerFile);
   optimizer.load_state(reader, progress.step);
 }

@@ -16,10 +16,10 @@ namespace draftsmith::train {
 /// What a run must remember beside tensors. There is no random state: anchors, order and initial
 /// weights follow from seeds.
 struct TrainProgress {
-  int64_t step = 0;              // optimizer steps done
-  data::DataCursor cursor;       // after the last batch that was trained on
-  int64_t tokens = 0;            // context tokens trained on
-  double seconds = 0;            // spent training
+  int64_t step = 0;                             // optimizer steps done
+  data::DataCursor cursor;                      // after the last batch that was trained on
+  int64_t tokens = 0;                           // context tokens trained on
+  double seconds = 0;                           // spent training
   std::map<std::string, std::string> settings;  // resolved, key -> text
 };
 
@@ -42,6 +42,8 @@ TrainProgress read_progress(const std::filesystem::path& checkpoint);
 
 /// Loads the optimizer's tensors, and through its masters the weights.
 void load_optimizer(
-    const std::filesystem::path& checkpoint, const TrainProgress& progress, AdamW& optimizer);
+    const std::filesystem::path& checkpoint,
+    const TrainProgress& progress,
+    AdamW& optimizer);
 
 }  // namespace draftsmith::train

@@ -8,7 +8,8 @@ namespace {
 
 std::vector<int64_t> add(std::vector<int64_t> left, const std::vector<int64_t>& right) {
   if (left.empty()) return right;
-  for (size_t i = 0; i < right.size(); ++i) left[i] += right[i];
+  for (size_t i = 0; i < right.size(); ++i)
+    left[i] += right[i];
   return left;
 }
 
@@ -57,8 +58,8 @@ std::vector<double> MetricSums::accuracy_by_slot() const {
   return result;
 }
 
-MetricSums sum_metrics(
-    const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_t tokens) {
+MetricSums
+sum_metrics(const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_t tokens) {
   const at::NoGradGuard no_grad;
   MetricSums sums;
   const auto weights = blocks.weights.flatten().to(terms.ce.scalar_type());
@@ -75,7 +76,8 @@ MetricSums sum_metrics(
   sums.correct = sum_slots(is_correct);
   sums.count = sum_slots(is_supervised);
   // Unsupervised slots neither break the prefix nor count.
-  const auto prefix = is_correct.logical_or(is_supervised.logical_not()).to(torch::kLong).cumprod(-1);
+  const auto prefix =
+      is_correct.logical_or(is_supervised.logical_not()).to(torch::kLong).cumprod(-1);
   sums.accepted_sum = prefix.masked_fill(is_supervised.logical_not(), 0).sum().item<int64_t>();
   sums.blocks = is_supervised.any(-1).sum().item<int64_t>();
   return sums;

@@ -24,8 +24,8 @@ struct StepTimes {
 /// What is reported of some micro-steps, as sums, so that micro-steps and ranks combine with
 /// `+=`; ratios are formed when they are shown.
 struct MetricSums {
-  double loss_sum = 0;    // weighted, all terms
-  double ce_sum = 0;      // weighted, as are kl and cap
+  double loss_sum = 0;  // weighted, all terms
+  double ce_sum = 0;    // weighted, as are kl and cap
   double kl_sum = 0;
   double cap_sum = 0;
   double weight_sum = 0;
@@ -47,7 +47,8 @@ struct MetricSums {
   std::vector<double> accuracy_by_slot() const;  // slots 1 .. K-1
   /// Mean over blocks with a label of the accepted prefix + 1, the target's own token.
   double expected_acceptance() const {
-    return blocks == 0 ? 0 : 1 + ratio(static_cast<double>(accepted_sum), static_cast<double>(blocks));
+    return blocks == 0 ? 0
+                       : 1 + ratio(static_cast<double>(accepted_sum), static_cast<double>(blocks));
   }
 
  private:
@@ -56,6 +57,7 @@ struct MetricSums {
   }
 };
 
-MetricSums sum_metrics(const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_t tokens);
+MetricSums
+sum_metrics(const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_t tokens);
 
 }  // namespace draftsmith::train

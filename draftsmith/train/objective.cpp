@@ -8,8 +8,7 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of one array of logits
 
-int64_t choose_chunk_rows(
-    const LossSettings& settings, int64_t vocab_size, int64_t element_bytes) {
+int64_t choose_chunk_rows(const LossSettings& settings, int64_t vocab_size, int64_t element_bytes) {
   if (settings.chunk_rows > 0) return settings.chunk_rows;
   return std::max<int64_t>(16, kChunkBytes / (element_bytes * vocab_size));
 }
@@ -34,7 +33,8 @@ ops::LossTerms compute_objective(
     rows.teacher_rows = (blocks.teacher_rows + first_row).flatten();
   }
   const ops::LossOptions options{
-      settings.kl_weight, settings.cap_weight, choose_chunk_rows(settings, lm_head.size(0), lm_head.element_size())};
+      settings.kl_weight, settings.cap_weight,
+      choose_chunk_rows(settings, lm_head.size(0), lm_head.element_size())};
   return settings.method == "full" ? ops::lm_head_loss_full(rows, lm_head, options)
                                    : ops::lm_head_loss(rows, lm_head, options);
 }

@@ -10,7 +10,8 @@ namespace draftsmith::train {
 
 AdamW::AdamW(const Parameters& parameters, const AdamWSettings& settings)
     : settings_(settings),
-      has_masters_(!parameters.empty() && parameters.front().second.scalar_type() != torch::kFloat) {
+      has_masters_(
+          !parameters.empty() && parameters.front().second.scalar_type() != torch::kFloat) {
   for (const auto& [name, weight] : parameters) {
     names_.push_back(name);
     weights_.push_back(weight.detach());
@@ -28,7 +29,8 @@ void AdamW::accumulate(const std::vector<torch::Tensor>& gradients) {
 }
 
 void AdamW::clear_gradients() {
-  for (auto& gradient : gradients_) gradient.zero_();
+  for (auto& gradient : gradients_)
+    gradient.zero_();
 }
 
 double AdamW::gradient_norm(double scale) const {
@@ -54,7 +56,8 @@ void AdamW::step(double lr, double scale, double norm) {
       settings_.beta2, settings_.weight_decay, settings_.eps, /*amsgrad=*/false,
       /*maximize=*/false);
   if (has_masters_)
-    for (size_t i = 0; i < weights_.size(); ++i) weights_[i].copy_(masters_[i]);
+    for (size_t i = 0; i < weights_.size(); ++i)
+      weights_[i].copy_(masters_[i]);
   clear_gradients();
 }
 

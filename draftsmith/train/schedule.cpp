@@ -17,8 +17,9 @@ double Schedule::lr(int64_t step) const {
     return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
   if (kind == "constant") return peak;
   const auto total = static_cast<double>(total_steps);
-  const double start = kind == "wsd" ? std::max(static_cast<double>(warmup_steps), total * (1 - kDecayShare))
-                                     : static_cast<double>(warmup_steps);
+  const double start = kind == "wsd"
+                           ? std::max(static_cast<double>(warmup_steps), total * (1 - kDecayShare))
+                           : static_cast<double>(warmup_steps);
   const double progress =
       std::clamp((static_cast<double>(step) - start) / std::max(total - start, 1.0), 0.0, 1.0);
   if (kind == "wsd") return peak * (1 - progress);

@@ -16,8 +16,8 @@ void add_fields(FieldList& fields, LossSettings& settings) {
       "method", settings.method, {"fused", "full"},
       "how logits are computed: in chunks with the gradient at once, or all at once");
   fields.add(
-      "chunk_rows", settings.chunk_rows, "rows whose logits exist together; 0 = some 64 MiB of them",
-      kAtLeastZero);
+      "chunk_rows", settings.chunk_rows,
+      "rows whose logits exist together; 0 = some 64 MiB of them", kAtLeastZero);
 }
 
 void add_fields(FieldList& fields, TrainSettings& settings) {
@@ -25,14 +25,19 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
   fields.add("out", settings.out, "run folder; holds settings, log, metrics and checkpoints");
   fields.add("name", settings.name, "name of the run; empty = made from the settings");
   fields.add("epochs", settings.epochs, "passes over the dataset", {1e-6});
-  fields.add("max_steps", settings.max_steps, "optimizer steps, whatever epochs says; 0 = from epochs", kAtLeastZero);
+  fields.add(
+      "max_steps", settings.max_steps, "optimizer steps, whatever epochs says; 0 = from epochs",
+      kAtLeastZero);
   fields.add("accumulation", settings.accumulation, "batches per optimizer step", kAtLeastOne);
   fields.add("lr", settings.lr, "peak learning rate", kAtLeastZero);
   fields.add("warmup", settings.warmup, "share of all steps that warms up", kShare);
-  fields.add_choice("schedule", settings.schedule, {"cosine", "constant", "wsd"}, "course of the learning rate after warm-up");
+  fields.add_choice(
+      "schedule", settings.schedule, {"cosine", "constant", "wsd"},
+      "course of the learning rate after warm-up");
   fields.add("betas", settings.betas, "decay of AdamW's two moments", kShare);
   fields.add("weight_decay", settings.weight_decay, "AdamW's decoupled weight decay", kAtLeastZero);
-  fields.add("clip_norm", settings.clip_norm, "largest gradient norm; 0 = no clipping", kAtLeastZero);
+  fields.add(
+      "clip_norm", settings.clip_norm, "largest gradient norm; 0 = no clipping", kAtLeastZero);
   fields.add("save_every", settings.save_every, "steps between checkpoints", kAtLeastOne);
   fields.add("keep_last", settings.keep_last, "checkpoints that are kept", kAtLeastOne);
   fields.add("log_every", settings.log_every, "steps between lines of metrics.jsonl", kAtLeastOne);

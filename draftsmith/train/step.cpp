@@ -35,8 +35,8 @@ MicroStep run_micro_step(
   const auto terms = compute_objective(hidden, lm_head, batch.teacher_states, batch.blocks, loss);
   const auto& lengths = batch.tokens.lengths;
   MicroStep result;
-  result.sums = sum_metrics(
-      terms, batch.blocks, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  result.sums =
+      sum_metrics(terms, batch.blocks, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
   result.hidden = hidden.detach();
   result.sums.times.forward = forward_seconds;
   result.sums.times.head = watch.restart();

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/trainer.h"
 
+#include <fmt/format.h>
+
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <sstream>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -24,12 +26,16 @@ constexpr int64_t kMaxFailuresInARow = 10;
 AdamWSettings make_adamw_settings(const TrainSettings& settings) {
   if (settings.betas.size() != 2) {
     throw ConfigError(
-        {.what = "train.betas", .expected = "two numbers",
-         .got = fmt::format("{}", settings.betas.size()), .hint = "--train.betas=0.9,0.95"});
+        {.what = "train.betas",
+         .expected = "two numbers",
+         .got = fmt::format("{}", settings.betas.size()),
+         .hint = "--train.betas=0.9,0.95"});
   }
   return {
-      .beta1 = settings.betas[0], .beta2 = settings.betas[1],
-      .weight_decay = settings.weight_decay, .clip_norm = settings.clip_norm};
+      .beta1 = settings.betas[0],
+      .beta2 = settings.betas[1],
+      .weight_decay = settings.weight_decay,
+      .clip_norm = settings.clip_norm};
 }
 
 }  // namespace
@@ -129,7 +135,8 @@ bool Trainer::run_step(MetricSums& sums, double& norm) {
         step_sums.loss(), norm));
     if (++failed_in_a_row_ >= kMaxFailuresInARow) {
       throw DivergenceError(
-          {.what = "training", .expected = "finite losses and gradients",
+          {.what = "training",
+           .expected = "finite losses and gradients",
            .got = fmt::format("{} steps in a row without", failed_in_a_row_),
            .hint = "a smaller train.lr"});
     }
@@ -167,7 +174,15 @@ void Trainer::write_metrics(const MetricSums& sums, double norm, double seconds,
       {"optimizer_ms", per_step * sums.times.optimizer},
       {"peak_bytes", memory::host_bytes().peak}};
   std::ofstream stream(fs::path(settings_.out) / "metrics.jsonl", std::ios::app);
-  stream << line.dump() << "\n";
+  stream << line.dump() << "\n" << std::flush;
+  if (!stream) {
+    throw DeviceError(
+        {.what = "metrics.jsonl",
+         .expected = "to write it",
+         .got = std::strerror(errno),
+         .where = settings_.out,
+         .hint = "freeing space, then --resume"});
+  }
 }
 
 void Trainer::run() {

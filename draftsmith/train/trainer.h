@@ -44,7 +44,9 @@ class Trainer {
   int64_t count_total_steps();
   void write_metrics(const MetricSums& sums, double norm, double seconds, int64_t steps);
   void drop_metrics_after(int64_t step) const;
-  void save() { write_checkpoint(settings_.out, drafter_, optimizer_, progress_, settings_.keep_last); }
+  void save() {
+    write_checkpoint(settings_.out, drafter_, optimizer_, progress_, settings_.keep_last);
+  }
 
   const model::Target& target_;
   model::Drafter drafter_;

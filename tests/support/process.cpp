@@ -7,6 +7,7 @@
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
+
 #include "tests/support/temp_folder.h"
 
 namespace draftsmith::testing {
@@ -21,7 +22,8 @@ ProcessResult run_program(const std::vector<std::string>& arguments) {
     ::dup2(::open(out.c_str(), O_WRONLY), STDOUT_FILENO);
     ::dup2(::open(err.c_str(), O_WRONLY), STDERR_FILENO);
     std::vector<char*> argv = {const_cast<char*>(DS_PROGRAM)};
-    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    for (const auto& argument : arguments)
+      argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     ::execv(DS_PROGRAM, argv.data());
     ::_exit(127);

@@ -40,7 +40,9 @@ std::vector<std::pair<std::string, std::string>> snapshot(const fs::path& folder
 }
 
 fs::path write_dataset_folder(
-    const TempFolder& folder, const std::string& name, const std::vector<data::TokenSequence>& sequences) {
+    const TempFolder& folder,
+    const std::string& name,
+    const std::vector<data::TokenSequence>& sequences) {
   data::write_dataset(folder / name, sequences);
   return folder / name;
 }

@@ -32,6 +32,8 @@ std::vector<std::pair<std::string, std::string>> snapshot(const std::filesystem:
 
 /// Writes sequences as a dataset folder and returns its path.
 std::filesystem::path write_dataset_folder(
-    const TempFolder& folder, const std::string& name, const std::vector<data::TokenSequence>& sequences);
+    const TempFolder& folder,
+    const std::string& name,
+    const std::vector<data::TokenSequence>& sequences);
 
 }  // namespace draftsmith::testing

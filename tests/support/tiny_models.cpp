@@ -2,6 +2,7 @@
 #include "tests/support/tiny_models.h"
 
 #include "draftsmith/base/random.h"
+
 #include "tests/support/golden.h"
 
 namespace draftsmith::testing {
@@ -32,11 +33,12 @@ std::vector<int64_t> make_ids(int64_t count, int64_t vocab_size, uint64_t seed) 
   return ids;
 }
 
-data::TokenSequence make_sequence(
-    int64_t length, int64_t first_supervised, uint64_t seed, int64_t vocab_size) {
+data::TokenSequence
+make_sequence(int64_t length, int64_t first_supervised, uint64_t seed, int64_t vocab_size) {
   data::TokenSequence sequence;
   sequence.ids = make_ids(length, vocab_size, seed);
-  for (int64_t i = 0; i < length; ++i) sequence.mask.push_back(i >= first_supervised ? 1 : 0);
+  for (int64_t i = 0; i < length; ++i)
+    sequence.mask.push_back(i >= first_supervised ? 1 : 0);
   return sequence;
 }
 

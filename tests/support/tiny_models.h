@@ -24,6 +24,7 @@ model::DrafterSettings tiny_drafter_settings(const std::string& init = "random")
 std::vector<int64_t> make_ids(int64_t count, int64_t vocab_size, uint64_t seed);
 
 /// A sequence of `length` ids whose tokens from `first_supervised` on are supervised.
-data::TokenSequence make_sequence(int64_t length, int64_t first_supervised, uint64_t seed, int64_t vocab_size = 200);
+data::TokenSequence
+make_sequence(int64_t length, int64_t first_supervised, uint64_t seed, int64_t vocab_size = 200);
 
 }  // namespace draftsmith::testing

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "draftsmith/ops/kernels.h"
-
 #include <vector>
 
 #include <ATen/Parallel.h>
 
+#include "draftsmith/ops/kernels.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "draftsmith/ops/cpu/cached_attention.cpp"
-#include <hwy/foreach_target.h>  // compiles this file once per instruction set
+// clang-format off: this header comes first and compiles the file once per instruction set.
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-
+// clang-format on
 #include <hwy/contrib/math/math-inl.h>
 
 #include "draftsmith/ops/cpu/storage-inl.h"
@@ -20,7 +21,8 @@ namespace draftsmith::ops::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class T>
-typename Stored<T>::Compute dot(const typename Stored<T>::Compute* left, const T* right, int64_t width) {
+typename Stored<T>::Compute
+dot(const typename Stored<T>::Compute* left, const T* right, int64_t width) {
   using C = typename Stored<T>::Compute;
   const hn::ScalableTag<C> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -29,7 +31,8 @@ typename Stored<T>::Compute dot(const typename Stored<T>::Compute* left, const T
   for (int64_t e = 0; e < end; e += lanes)
     sums = hn::MulAdd(hn::LoadU(d, left + e), load_wide(d, right + e), sums);
   C sum = hn::GetLane(hn::SumOfLanes(d, sums));
-  for (int64_t e = end; e < width; ++e) sum += left[e] * load_scalar(right + e);
+  for (int64_t e = end; e < width; ++e)
+    sum += left[e] * load_scalar(right + e);
   return sum;
 }
 
@@ -40,7 +43,8 @@ C exponentiate(C* scores, int64_t count) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t end = count / lanes * lanes;
   C max = scores[0];
-  for (int64_t j = 1; j < count; ++j) max = std::max(max, scores[j]);
+  for (int64_t j = 1; j < count; ++j)
+    max = std::max(max, scores[j]);
   auto sums = hn::Zero(d);
   for (int64_t j = 0; j < end; j += lanes) {
     const auto e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + j), hn::Set(d, max)));
@@ -56,14 +60,20 @@ C exponentiate(C* scores, int64_t count) {
 }
 
 template <class T>
-void add_scaled(typename Stored<T>::Compute scale, const T* from, int64_t width, typename Stored<T>::Compute* to) {
+void add_scaled(
+    typename Stored<T>::Compute scale,
+    const T* from,
+    int64_t width,
+    typename Stored<T>::Compute* to) {
   using C = typename Stored<T>::Compute;
   const hn::ScalableTag<C> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t end = width / lanes * lanes;
   for (int64_t e = 0; e < end; e += lanes)
-    hn::StoreU(hn::MulAdd(hn::Set(d, scale), load_wide(d, from + e), hn::LoadU(d, to + e)), d, to + e);
-  for (int64_t e = end; e < width; ++e) to[e] += scale * load_scalar(from + e);
+    hn::StoreU(
+        hn::MulAdd(hn::Set(d, scale), load_wide(d, from + e), hn::LoadU(d, to + e)), d, to + e);
+  for (int64_t e = end; e < width; ++e)
+    to[e] += scale * load_scalar(from + e);
 }
 
 /// All queries of row b that use key head g. Each key and value is read once for all of them.
@@ -93,26 +103,33 @@ void attend_head(const CachedAttentionParams& params, int64_t b, int64_t g) {
   for (int64_t j = 0; j < keys; ++j)
     for (int64_t r = 0; r < rows; ++r)
       if (j < visible(r))
-        scores[static_cast<size_t>(r * keys + j)] = dot<T>(queries.data() + r * E, key + j * stride, E);
+        scores[static_cast<size_t>(r * keys + j)] =
+            dot<T>(queries.data() + r * E, key + j * stride, E);
   for (int64_t r = 0; r < rows; ++r) {
     C* row = scores.data() + r * keys;
     const C inverse = C{1} / exponentiate(row, visible(r));
-    for (int64_t j = 0; j < visible(r); ++j) row[j] *= inverse;
+    for (int64_t j = 0; j < visible(r); ++j)
+      row[j] *= inverse;
   }
   for (int64_t j = 0; j < keys; ++j)
     for (int64_t r = 0; r < rows; ++r)
       if (j < visible(r))
-        add_scaled<T>(scores[static_cast<size_t>(r * keys + j)], value + j * stride, E, sums.data() + r * E);
+        add_scaled<T>(
+            scores[static_cast<size_t>(r * keys + j)], value + j * stride, E, sums.data() + r * E);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t e = 0; e < E; ++e)
-      store_scalar<T>(sums[static_cast<size_t>(r * E + e)], static_cast<T*>(params.out) + offset(r) + e);
+      store_scalar<T>(
+          sums[static_cast<size_t>(r * E + e)], static_cast<T*>(params.out) + offset(r) + e);
 }
 
 void run_attend_head(const CachedAttentionParams& params, int64_t b, int64_t g) {
   switch (params.storage) {
-    case Storage::kBF16: return attend_head<BF16>(params, b, g);
-    case Storage::kF32: return attend_head<float>(params, b, g);
-    case Storage::kF64: return attend_head<double>(params, b, g);
+    case Storage::kBF16:
+      return attend_head<BF16>(params, b, g);
+    case Storage::kF32:
+      return attend_head<float>(params, b, g);
+    case Storage::kF64:
+      return attend_head<double>(params, b, g);
   }
 }
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "draftsmith/ops/kernels.h"
-
 #include <vector>
 
 #include <ATen/Parallel.h>
 
+#include "draftsmith/ops/kernels.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "draftsmith/ops/cpu/lm_head_loss.cpp"
-#include <hwy/foreach_target.h>  // compiles this file once per instruction set
+// clang-format off: this header comes first and compiles the file once per instruction set.
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-
+// clang-format on
 #include <hwy/contrib/math/math-inl.h>
 
 #include "draftsmith/ops/cpu/storage-inl.h"
@@ -26,8 +27,8 @@ struct LogitRow {
   using D = hn::ScalableTag<C>;
   using V = hn::Vec<D>;
 
-  const T* stored;          // z, or z - t
-  const T* teacher;         // t or null
+  const T* stored;   // z, or z - t
+  const T* teacher;  // t or null
 
   HWY_INLINE V difference(D d, int64_t i) const { return load_wide(d, stored + i); }
   HWY_INLINE V teacher_at(D d, int64_t i) const { return load_wide(d, teacher + i); }
@@ -38,7 +39,8 @@ struct LogitRow {
   }
   template <bool kHasTeacher>
   C scalar(int64_t i) const {
-    return kHasTeacher ? load_scalar(stored + i) + load_scalar(teacher + i) : load_scalar(stored + i);
+    return kHasTeacher ? load_scalar(stored + i) + load_scalar(teacher + i)
+                       : load_scalar(stored + i);
   }
 };
 
@@ -65,9 +67,11 @@ Maximum<typename Stored<T>::Compute> find_maximum(const LogitRow<T>& row, int64_
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t end = vector_end(d, width);
   auto best = hn::Set(d, hwy::LowestValue<C>());
-  for (int64_t i = 0; i < end; i += lanes) best = hn::Max(best, row.template at<kHasTeacher>(d, i));
+  for (int64_t i = 0; i < end; i += lanes)
+    best = hn::Max(best, row.template at<kHasTeacher>(d, i));
   C top = hn::GetLane(hn::MaxOfLanes(d, best));
-  for (int64_t i = end; i < width; ++i) top = std::max(top, row.template scalar<kHasTeacher>(i));
+  for (int64_t i = end; i < width; ++i)
+    top = std::max(top, row.template scalar<kHasTeacher>(i));
   const auto wanted = hn::Set(d, top);
   for (int64_t i = 0; i < end; i += lanes) {
     const auto found = hn::FindFirstTrue(d, hn::Eq(row.template at<kHasTeacher>(d, i), wanted));
@@ -111,14 +115,18 @@ struct RowSums {
 
 template <bool kHasTeacher, class T>
 RowSums sum_row(
-    const LogitRow<T>& row, int64_t width, typename Stored<T>::Compute max, double teacher_log_sum) {
+    const LogitRow<T>& row,
+    int64_t width,
+    typename Stored<T>::Compute max,
+    double teacher_log_sum) {
   using C = typename Stored<T>::Compute;
   const typename LogitRow<T>::D d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t end = vector_end(d, width);
   const auto top = hn::Set(d, max);
   const auto teacher_top = hn::Set(d, static_cast<C>(teacher_log_sum));
-  const C ratio = std::exp(max - static_cast<C>(teacher_log_sum));  // p exp(z - t) = exp(z - max) ratio
+  const C ratio =
+      std::exp(max - static_cast<C>(teacher_log_sum));  // p exp(z - t) = exp(z - max) ratio
   const auto ratios = hn::Set(d, ratio);
   RowSums sums;
   for (int64_t begin = 0; begin < end; begin += kStretch) {
@@ -164,12 +172,15 @@ struct RowGradient {
   C p_factor;         // weight kl_weight
   C cap_factor;       // weight cap_weight [correct]
   int64_t label;
-  C label_part;       // weight
+  C label_part;  // weight
 };
 
 template <bool kHasTeacher, class T>
 void write_gradient(
-    const LogitRow<T>& row, int64_t width, const RowGradient<typename Stored<T>::Compute>& g, T* out) {
+    const LogitRow<T>& row,
+    int64_t width,
+    const RowGradient<typename Stored<T>::Compute>& g,
+    T* out) {
   using C = typename Stored<T>::Compute;
   const typename LogitRow<T>::D d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -257,9 +268,12 @@ void head_row(const HeadRowsParams& params, int64_t r) {
 
 void run_teacher_row(const TeacherRowsParams& params, int64_t r) {
   switch (params.storage) {
-    case Storage::kBF16: return teacher_row<BF16>(params, r);
-    case Storage::kF32: return teacher_row<float>(params, r);
-    case Storage::kF64: return teacher_row<double>(params, r);
+    case Storage::kBF16:
+      return teacher_row<BF16>(params, r);
+    case Storage::kF32:
+      return teacher_row<float>(params, r);
+    case Storage::kF64:
+      return teacher_row<double>(params, r);
   }
 }
 
@@ -270,9 +284,12 @@ void run_typed_head_row(const HeadRowsParams& params, int64_t r) {
 
 void run_head_row(const HeadRowsParams& params, int64_t r) {
   switch (params.storage) {
-    case Storage::kBF16: return run_typed_head_row<BF16>(params, r);
-    case Storage::kF32: return run_typed_head_row<float>(params, r);
-    case Storage::kF64: return run_typed_head_row<double>(params, r);
+    case Storage::kBF16:
+      return run_typed_head_row<BF16>(params, r);
+    case Storage::kF32:
+      return run_typed_head_row<float>(params, r);
+    case Storage::kF64:
+      return run_typed_head_row<double>(params, r);
   }
 }
 
@@ -287,13 +304,15 @@ HWY_EXPORT(run_head_row);
 
 void compute_teacher_rows(const TeacherRowsParams& params) {
   at::parallel_for(0, params.rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) HWY_DYNAMIC_DISPATCH(run_teacher_row)(params, r);
+    for (int64_t r = begin; r < end; ++r)
+      HWY_DYNAMIC_DISPATCH(run_teacher_row)(params, r);
   });
 }
 
 void compute_head_rows(const HeadRowsParams& params) {
   at::parallel_for(0, params.rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) HWY_DYNAMIC_DISPATCH(run_head_row)(params, r);
+    for (int64_t r = begin; r < end; ++r)
+      HWY_DYNAMIC_DISPATCH(run_head_row)(params, r);
   });
 }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "draftsmith/ops/kernels.h"
-
 #include <vector>
 
 #include <ATen/Parallel.h>
 
+#include "draftsmith/ops/kernels.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "draftsmith/ops/cpu/rms_norm.cpp"
-#include <hwy/foreach_target.h>  // compiles this file once per instruction set
+// clang-format off: this header comes first and compiles the file once per instruction set.
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+// clang-format on
 
 #include "draftsmith/ops/cpu/storage-inl.h"
 
@@ -40,7 +42,8 @@ void rms_norm_row(const RmsNormParams& params, int64_t r) {
     squares = hn::MulAdd(value, value, squares);
   }
   C sum = hn::GetLane(hn::SumOfLanes(d, squares));
-  for (int64_t i = end; i < params.width; ++i) sum += load_scalar(x + i) * load_scalar(x + i);
+  for (int64_t i = end; i < params.width; ++i)
+    sum += load_scalar(x + i) * load_scalar(x + i);
   const C scale = C{1} / std::sqrt(sum / static_cast<C>(params.width) + static_cast<C>(params.eps));
   if (params.scale != nullptr) params.scale[r] = static_cast<double>(scale);
   const auto scales = hn::Set(d, scale);
@@ -56,7 +59,9 @@ void rms_norm_row(const RmsNormParams& params, int64_t r) {
 /// Gradient of one row; adds its part of the weight's gradient to `weight_sum` [width].
 template <class T>
 void rms_norm_gradient_row(
-    const RmsNormGradientParams& params, int64_t r, typename Stored<T>::Compute* weight_sum) {
+    const RmsNormGradientParams& params,
+    int64_t r,
+    typename Stored<T>::Compute* weight_sum) {
   using C = typename Stored<T>::Compute;
   const hn::ScalableTag<C> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -73,7 +78,9 @@ void rms_norm_gradient_row(
     const auto normed = hn::Mul(load_wide(d, x + i), scales);
     const auto gradient = load_wide(d, g + i);
     dots = hn::MulAdd(hn::Mul(gradient, load_wide(d, weight + i)), normed, dots);
-    hn::StoreU(hn::MulAdd(gradient, round_to<T>(d, normed), hn::LoadU(d, weight_sum + i)), d, weight_sum + i);
+    hn::StoreU(
+        hn::MulAdd(gradient, round_to<T>(d, normed), hn::LoadU(d, weight_sum + i)), d,
+        weight_sum + i);
   }
   C dot = hn::GetLane(hn::SumOfLanes(d, dots));
   for (int64_t i = end; i < width; ++i) {
@@ -96,26 +103,39 @@ void rms_norm_gradient_row(
 
 template <class T>
 void rms_norm_gradient_rows(
-    const RmsNormGradientParams& params, int64_t begin, int64_t end, double* weight_sum) {
+    const RmsNormGradientParams& params,
+    int64_t begin,
+    int64_t end,
+    double* weight_sum) {
   std::vector<typename Stored<T>::Compute> sum(static_cast<size_t>(params.width), 0);
-  for (int64_t r = begin; r < end; ++r) rms_norm_gradient_row<T>(params, r, sum.data());
+  for (int64_t r = begin; r < end; ++r)
+    rms_norm_gradient_row<T>(params, r, sum.data());
   std::copy(sum.begin(), sum.end(), weight_sum);
 }
 
 void run_rms_norm_row(const RmsNormParams& params, int64_t r) {
   switch (params.storage) {
-    case Storage::kBF16: return rms_norm_row<BF16>(params, r);
-    case Storage::kF32: return rms_norm_row<float>(params, r);
-    case Storage::kF64: return rms_norm_row<double>(params, r);
+    case Storage::kBF16:
+      return rms_norm_row<BF16>(params, r);
+    case Storage::kF32:
+      return rms_norm_row<float>(params, r);
+    case Storage::kF64:
+      return rms_norm_row<double>(params, r);
   }
 }
 
 void run_rms_norm_gradient_rows(
-    const RmsNormGradientParams& params, int64_t begin, int64_t end, double* weight_sum) {
+    const RmsNormGradientParams& params,
+    int64_t begin,
+    int64_t end,
+    double* weight_sum) {
   switch (params.storage) {
-    case Storage::kBF16: return rms_norm_gradient_rows<BF16>(params, begin, end, weight_sum);
-    case Storage::kF32: return rms_norm_gradient_rows<float>(params, begin, end, weight_sum);
-    case Storage::kF64: return rms_norm_gradient_rows<double>(params, begin, end, weight_sum);
+    case Storage::kBF16:
+      return rms_norm_gradient_rows<BF16>(params, begin, end, weight_sum);
+    case Storage::kF32:
+      return rms_norm_gradient_rows<float>(params, begin, end, weight_sum);
+    case Storage::kF64:
+      return rms_norm_gradient_rows<double>(params, begin, end, weight_sum);
   }
 }
 
@@ -136,7 +156,8 @@ constexpr int64_t kRowsPerSum = 64;  // fixes the order of the sum over rows
 void compute_rms_norm(const RmsNormParams& params) {
   const int64_t grain = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, params.width));
   at::parallel_for(0, params.rows, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) HWY_DYNAMIC_DISPATCH(run_rms_norm_row)(params, r);
+    for (int64_t r = begin; r < end; ++r)
+      HWY_DYNAMIC_DISPATCH(run_rms_norm_row)(params, r);
   });
 }
 
@@ -145,9 +166,9 @@ void compute_rms_norm_gradient(const RmsNormGradientParams& params) {
   std::vector<double> partial(static_cast<size_t>(sums * params.width));
   at::parallel_for(0, sums, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      HWY_DYNAMIC_DISPATCH(run_rms_norm_gradient_rows)(
-          params, i * kRowsPerSum, std::min(params.rows, (i + 1) * kRowsPerSum),
-          partial.data() + i * params.width);
+      HWY_DYNAMIC_DISPATCH(run_rms_norm_gradient_rows)
+      (params, i * kRowsPerSum, std::min(params.rows, (i + 1) * kRowsPerSum),
+       partial.data() + i * params.width);
     }
   });
   std::fill_n(params.weight_gradient, params.width, 0.0);

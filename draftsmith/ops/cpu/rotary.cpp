@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "draftsmith/ops/kernels.h"
-
 #include <ATen/Parallel.h>
+
+#include "draftsmith/ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "draftsmith/ops/cpu/rotary.cpp"
-#include <hwy/foreach_target.h>  // compiles this file once per instruction set
+// clang-format off: this header comes first and compiles the file once per instruction set.
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+// clang-format on
 
 #include "draftsmith/ops/cpu/storage-inl.h"
 
@@ -55,9 +57,12 @@ void rotate_position(const RotaryParams& params, int64_t b, int64_t s) {
 
 void run_rotate_position(const RotaryParams& params, int64_t b, int64_t s) {
   switch (params.storage) {
-    case Storage::kBF16: return rotate_position<BF16>(params, b, s);
-    case Storage::kF32: return rotate_position<float>(params, b, s);
-    case Storage::kF64: return rotate_position<double>(params, b, s);
+    case Storage::kBF16:
+      return rotate_position<BF16>(params, b, s);
+    case Storage::kF32:
+      return rotate_position<float>(params, b, s);
+    case Storage::kF64:
+      return rotate_position<double>(params, b, s);
   }
 }
 
@@ -74,7 +79,8 @@ constexpr int64_t kElementsPerTask = 16384;
 }  // namespace
 
 void compute_rotary(const RotaryParams& params) {
-  const int64_t grain = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, params.H * params.E));
+  const int64_t grain =
+      std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, params.H * params.E));
   at::parallel_for(0, params.B * params.S, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
       HWY_DYNAMIC_DISPATCH(run_rotate_position)(params, i / params.S, i % params.S);

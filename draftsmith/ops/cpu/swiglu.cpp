@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "draftsmith/ops/kernels.h"
-
 #include <ATen/Parallel.h>
+
+#include "draftsmith/ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "draftsmith/ops/cpu/swiglu.cpp"
-#include <hwy/foreach_target.h>  // compiles this file once per instruction set
+// clang-format off: this header comes first and compiles the file once per instruction set.
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-
+// clang-format on
 #include <hwy/contrib/math/math-inl.h>
 
 #include "draftsmith/ops/cpu/storage-inl.h"
@@ -24,8 +25,10 @@ HWY_INLINE void for_each_vector(int64_t begin, int64_t end, const Step& step) {
   const hn::CappedTag<C, 1> one;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = begin;
-  for (; i + lanes <= end; i += lanes) step(d, i);
-  for (; i < end; ++i) step(one, i);
+  for (; i + lanes <= end; i += lanes)
+    step(d, i);
+  for (; i < end; ++i)
+    step(one, i);
 }
 
 /// 1 / (1 + exp(-x)); 0 below a bound beyond which Exp is undefined and the value denormal.
@@ -63,8 +66,10 @@ struct SwigluBackward {
     const auto sigmoid = sigmoid_of(d, gate);
     // silu'(x) = s (1 + x (1 - s))
     const auto slope = hn::Mul(sigmoid, hn::MulAdd(gate, hn::Sub(one, sigmoid), one));
-    store_narrow(d, hn::Mul(hn::Mul(upstream, up), slope), static_cast<T*>(params.gate_gradient) + i);
-    store_narrow(d, hn::Mul(upstream, hn::Mul(gate, sigmoid)), static_cast<T*>(params.up_gradient) + i);
+    store_narrow(
+        d, hn::Mul(hn::Mul(upstream, up), slope), static_cast<T*>(params.gate_gradient) + i);
+    store_narrow(
+        d, hn::Mul(upstream, hn::Mul(gate, sigmoid)), static_cast<T*>(params.up_gradient) + i);
   }
 };
 
@@ -80,9 +85,12 @@ void swiglu_range(const SwigluParams& params, int64_t begin, int64_t end) {
 
 void run_swiglu_range(const SwigluParams& params, int64_t begin, int64_t end) {
   switch (params.storage) {
-    case Storage::kBF16: return swiglu_range<BF16>(params, begin, end);
-    case Storage::kF32: return swiglu_range<float>(params, begin, end);
-    case Storage::kF64: return swiglu_range<double>(params, begin, end);
+    case Storage::kBF16:
+      return swiglu_range<BF16>(params, begin, end);
+    case Storage::kF32:
+      return swiglu_range<float>(params, begin, end);
+    case Storage::kF64:
+      return swiglu_range<double>(params, begin, end);
   }
 }
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/ops/cached_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "draftsmith/base/error.h"
+
+#include "tests/support/golden.h"
+
+namespace draftsmith::ops {
+namespace {
+
+struct Case {
+  torch::Tensor query, key, value;
+  std::vector<int64_t> lengths;
+};
+
+Case make_case(int64_t T, torch::ScalarType dtype) {
+  const int64_t B = 3, H = 6, G = 2, E = 20, capacity = 40;
+  const auto wave = [&](at::IntArrayRef sizes, double step) {
+    int64_t count = 1;
+    for (const int64_t size : sizes)
+      count *= size;
+    return (torch::arange(count, torch::kDouble) * step).sin().view(sizes).to(dtype);
+  };
+  return {
+      wave({B, T, H, E}, 3),
+      wave({B, capacity, G, E}, 5),
+      wave({B, capacity, G, E}, 7),
+      {0, 9, 33}};
+}
+
+/// The definition, one query at a time, in float64.
+torch::Tensor attend_by_definition(const Case& c) {
+  const auto query = c.query.to(torch::kDouble);
+  auto out = torch::zeros_like(query);
+  const int64_t repeat = query.size(2) / c.key.size(2);
+  for (int64_t b = 0; b < query.size(0); ++b) {
+    for (int64_t t = 0; t < query.size(1); ++t) {
+      for (int64_t h = 0; h < query.size(2); ++h) {
+        const int64_t visible = c.lengths[static_cast<size_t>(b)] + t + 1;
+        const auto keys = c.key[b].narrow(0, 0, visible).select(1, h / repeat).to(torch::kDouble);
+        const auto values =
+            c.value[b].narrow(0, 0, visible).select(1, h / repeat).to(torch::kDouble);
+        const auto scores = keys.mv(query[b][t][h]) / std::sqrt(static_cast<double>(query.size(3)));
+        out[b][t][h].copy_(values.t().mv(scores.softmax(0)));
+      }
+    }
+  }
+  return out;
+}
+
+TEST(CachedAttention, EqualsTheDefinitionForRowsOfDifferentLength) {
+  for (const int64_t T : {1, 4}) {
+    const auto wide = make_case(T, torch::kDouble);
+    EXPECT_LE(
+        testing::max_difference(
+            cached_attention(wide.query, wide.key, wide.value, wide.lengths),
+            attend_by_definition(wide)),
+        1e-13);
+    const auto narrow = make_case(T, torch::kFloat);
+    EXPECT_LE(
+        testing::max_difference(
+            cached_attention(narrow.query, narrow.key, narrow.value, narrow.lengths),
+            attend_by_definition(narrow)),
+        64 * std::exp2(-24));
+  }
+}
+
+TEST(CachedAttention, IgnoresWhatLiesBeyondTheLengths) {
+  auto c = make_case(4, torch::kFloat);
+  const auto before = cached_attention(c.query, c.key, c.value, c.lengths);
+  for (int64_t b = 0; b < 3; ++b) {
+    const int64_t end = c.lengths[static_cast<size_t>(b)] + 4;
+    c.key[b].narrow(0, end, 40 - end).fill_(1e30);
+    c.value[b].narrow(0, end, 40 - end).fill_(std::nan(""));
+  }
+  EXPECT_TRUE(cached_attention(c.query, c.key, c.value, c.lengths).equal(before));
+}
+
+TEST(CachedAttention, GivesATokenTheSameBitsAloneAndInABlock) {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    const auto c = make_case(4, dtype);
+    const auto block = cached_attention(c.query, c.key, c.value, c.lengths);
+    for (int64_t t = 0; t < 4; ++t) {
+      std::vector<int64_t> lengths = c.lengths;
+      for (auto& length : lengths)
+        length += t;
+      const auto alone = cached_attention(c.query.narrow(1, t, 1), c.key, c.value, lengths);
+      EXPECT_TRUE(alone.equal(block.narrow(1, t, 1))) << t;
+    }
+  }
+}
+
+TEST(CachedAttention, RefusesKeysOfAnotherShape) {
+  const auto c = make_case(1, torch::kFloat);
+  EXPECT_THROW(cached_attention(c.query, c.key, c.value.narrow(1, 0, 39), c.lengths), ShapeError);
+}
+
+}  // namespace
+}  // namespace draftsmith::ops
