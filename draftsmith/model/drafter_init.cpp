@@ -219,6 +219,7 @@ formats::DrafterConfig make_drafter_config(
     fail_setting(
         "target_layer_ids", "distinct ids in ascending order",
         fmt::format("{}", config.target_layer_ids));
+  check_layer_ids(target, config.target_layer_ids);
   config.num_target_layers = target.num_layers;
   config.is_causal = settings.is_causal;
   set_layer_types(settings, config);
@@ -239,7 +240,6 @@ Drafter make_drafter(
     return drafter;
   }
   auto config = make_drafter_config(settings, target.config(), target_settings.path);
-  target.check_layer_ids(config.target_layer_ids);
   auto weights = make_random_weights(config, dtype, seed);
   if (settings.init == "target") copy_from_target(config, target, sample_ids, weights);
   return {std::move(config), std::move(weights)};

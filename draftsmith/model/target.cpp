@@ -84,13 +84,13 @@ Target Target::load(const TargetSettings& settings) {
   return target;
 }
 
-void Target::check_layer_ids(const std::vector<int64_t>& layer_ids) const {
+void check_layer_ids(const formats::TargetConfig& config, const std::vector<int64_t>& layer_ids) {
   for (const int64_t id : layer_ids) {
-    if (id >= 0 && id <= config_.num_layers - 2) continue;
+    if (id >= 0 && id <= config.num_layers - 2) continue;
     throw ConfigError(
         {.what = "drafter.target_layer_ids",
          .expected = fmt::format(
-             "layers from 0 to {} (the last one cannot be served)", config_.num_layers - 2),
+             "layers from 0 to {} (the last one cannot be served)", config.num_layers - 2),
          .got = fmt::format("{}", id),
          .hint = "other layers"});
   }

@@ -20,6 +20,11 @@ struct TargetStates {
   torch::Tensor last;      // [B, T, D] after the final norm; logits = last lm_head^T
 };
 
+/// Layer ids that may be captured for a drafter: 0 .. L-2. The last layer is refused, because
+/// Hugging Face and serving engines disagree on what its output is.
+/// Errors: ConfigError naming the id.
+void check_layer_ids(const formats::TargetConfig& config, const std::vector<int64_t>& layer_ids);
+
 /// A frozen Llama or Qwen3 decoder. Rows are padded on the right only: being causal, real
 /// positions never see what follows them. No gradients are recorded.
 class Target {
@@ -27,10 +32,9 @@ class Target {
   /// Errors: DataError for a config or weights that are not those of a supported model.
   static Target load(const TargetSettings& settings);
 
-  /// Layer ids that may be captured for a drafter: 0 .. L-2. The last layer is refused, because
-  /// Hugging Face and serving engines disagree on what its output is.
-  /// Errors: ConfigError naming the id.
-  void check_layer_ids(const std::vector<int64_t>& layer_ids) const;
+  void check_layer_ids(const std::vector<int64_t>& layer_ids) const {
+    model::check_layer_ids(config_, layer_ids);
+  }
 
   /// Forward of whole rows. `layer_ids` in 0 .. L-1; id l is the output of decoder layer l.
   TargetStates forward(

@@ -193,8 +193,9 @@ TEST(MicroStep, MakesNoGradientsUnlessAsked) {
   const auto with = run_micro_step(drafter, tiny_target().lm_head(), batch, loss, true);
   const auto without = run_micro_step(drafter, tiny_target().lm_head(), batch, loss, false);
   EXPECT_TRUE(without.gradients.empty());
-  EXPECT_EQ(with.sums.loss_sum, without.sums.loss_sum);
-  EXPECT_TRUE(with.hidden.equal(without.hidden));
+  // Few rows without gradients run in another kernel of ops::linear, so the last bits differ.
+  EXPECT_NEAR(with.sums.loss_sum / without.sums.loss_sum, 1, 1e-5);
+  EXPECT_LE(testing::relative_difference(with.hidden, without.hidden), 1e-5);
 }
 
 }  // namespace
