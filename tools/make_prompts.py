@@ -39,8 +39,8 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-BAD_ARGUMENT = 2
-BAD_FILE = 3
+from tool_output import BAD_ARGUMENT, BAD_FILE, ToolError, already_there, exit_status
+
 OUTPUT_FILES = {"prompts.jsonl", "held_out.jsonl"}
 SKIPPED_FOLDERS = {
     "test", "tests", "idlelib", "idle_test", "turtledemo", "__pycache__",
@@ -58,14 +58,6 @@ REQUESTS = (
     "I am new to Python. Help me understand `{name}`:\n\n{doc}",
     "Write three questions with answers about the Python {kind} `{name}`.\n\n{doc}",
 )
-
-
-class ToolError(Exception):
-    """A failure told to the user in one line; `status` is the exit status."""
-
-    def __init__(self, status, message):
-        super().__init__(message)
-        self.status = status
 
 
 class Docstring(NamedTuple):
@@ -304,21 +296,6 @@ def write_lines(path, prompts):
             file.write(json.dumps(prompt, ensure_ascii=False) + "\n")
 
 
-def already_there(out):
-    """Whether `out` is an earlier result; refuses anything that is not ours to replace."""
-    if not out.exists():
-        return False
-    names = set(os.listdir(out)) if out.is_dir() else {out.name}
-    foreign = sorted(names - OUTPUT_FILES) if out.is_dir() else [out.name]
-    if foreign:
-        raise ToolError(
-            BAD_ARGUMENT,
-            f"--out: expected a new folder or an earlier result, got other files such as "
-            f"{foreign[0]} ({out}). Try another folder.",
-        )
-    return names == OUTPUT_FILES
-
-
 def write_output(out, prompts, held_out):
     """Writes both files aside, then renames their folder into place."""
     partial = out.with_name(out.name + ".partial")
@@ -382,7 +359,7 @@ def parse_arguments(arguments):
 
 def run(options):
     out = options.out.resolve()  # "." has no name to derive the partial folder's from.
-    if already_there(out) and not options.force:
+    if already_there(out, OUTPUT_FILES) and not options.force:
         print(f"{out}: already there (--force makes it again)")
         return
     model = ChatModel(options.model)
@@ -396,21 +373,5 @@ def run(options):
     print_summary(out, prompts, held_out)
 
 
-def main(arguments=None):
-    try:
-        run(parse_arguments(arguments))
-    except ToolError as error:
-        print(error, file=sys.stderr)
-        return error.status
-    except OSError as error:
-        print(
-            f"--out: expected a writable folder, got '{error.strerror}' ({error.filename}). "
-            "Try another folder.",
-            file=sys.stderr,
-        )
-        return BAD_ARGUMENT
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(run, parse_arguments(sys.argv[1:])))
