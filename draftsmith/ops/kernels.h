@@ -88,6 +88,36 @@ struct CachedAttentionParams {
 
 void compute_cached_attention(const CachedAttentionParams& params);
 
+/// Scores of the queries of a tile of draft blocks. Row r sees the columns [lo, hi) of two ranges:
+/// its context's and its own block's.
+struct BlockRows {
+  Storage storage;
+  int64_t rows;
+  int64_t width;          // columns
+  const int64_t* ranges;  // [rows, 4] context lo, hi, own lo, hi
+  double scale;
+};
+
+struct BlockSoftmaxParams {
+  BlockRows rows;
+  void* scores;     // [rows, width] in: q k^T; out: softmax(scale q k^T), 0 where nothing is seen
+  double* log_sum;  // [rows] log sum exp of the scaled scores
+};
+
+/// Runs in the calling thread.
+void compute_block_softmax(const BlockSoftmaxParams& params);
+
+struct BlockSoftmaxGradientParams {
+  BlockRows rows;
+  void* scores;           // [rows, width] in: q k^T; out: softmax
+  const double* log_sum;  // [rows] from compute_block_softmax
+  const double* delta;    // [rows] sum of out x out gradient
+  void* gradient;         // [rows, width] in: out gradient v^T; out: gradient of q k^T
+};
+
+/// Runs in the calling thread.
+void compute_block_softmax_gradient(const BlockSoftmaxGradientParams& params);
+
 /// Softmax statistics of the rows of a [rows, width] array of logits.
 struct SoftmaxStatistics {
   double* log_sum;  // [rows] log sum exp
@@ -111,10 +141,10 @@ struct HeadRowsParams {
   int64_t rows;
   int64_t vocab_size;     // V
   const int64_t* labels;  // [rows]
-  const double* weights;  // [rows]
   double kl_weight;
   double cap_weight;
   bool needs_gradient;
+  int64_t top_k;  // at most V
 
   const void* teacher_logits = nullptr;   // [M, V] t, or null
   const int64_t* teacher_rows = nullptr;  // [rows] row of teacher_logits
@@ -125,11 +155,14 @@ struct HeadRowsParams {
   double* cap;                // [rows] entropy of q where the argmax is the label, else 0
   double* label_probability;  // [rows] q(label)
   int64_t* predicted;         // [rows] argmax of q, lowest index on ties
+  int64_t* top_ids;           // [rows, top_k] largest first, lowest index first on ties
+  double* top_log_probs;      // [rows, top_k] log q
 };
 
-/// One pass to find each row's maximum, one to sum, one to overwrite the logits with
-///   weight ((q - [v = label]) + kl_weight (q - p) - cap_weight [correct] q (z - mean_q z)).
+/// One pass to find each row's largest, one to sum, one to overwrite the logits with
+///   (q - [v = label]) + kl_weight (q - p) - cap_weight [correct] q (z - mean_q z).
 /// With a teacher the logits hold z - t, so that the rounding of t cancels in q - p.
+/// A constant added to all of z - t, or to all of t, changes nothing.
 void compute_head_rows(const HeadRowsParams& params);
 
 }  // namespace draftsmith::ops

@@ -10,11 +10,19 @@
 namespace draftsmith::train {
 
 struct LossSettings {
+  std::string weighting = "decay";
+  double dpace_alpha = 0.5;
   double decay_gamma = 10.0;
   double kl_weight = 0.15;
   double cap_weight = 0.1;
   std::string method = "fused";
   int64_t chunk_rows = 0;
+
+  bool is_dpace() const { return weighting != "decay"; }
+  /// Decay of the weights that blocks are made with: D-PACE's follow from the result instead.
+  double block_decay() const { return is_dpace() ? 0 : decay_gamma; }
+  /// Errors: ConfigError if settings contradict each other.
+  void check() const;
 };
 
 struct TrainSettings {
