@@ -153,6 +153,7 @@ make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule
   const auto keep = anchors.keep.ne(0).to(torch::kCPU).contiguous().clone();
 
   DraftBlocks blocks;
+  blocks.num_rows = B;
   blocks.block_ids = torch::full({B, N, K}, rule.mask_token_id, torch::kLong);
   blocks.positions = torch::arange(K, torch::kLong).expand({B, N, K}).contiguous();
   blocks.labels = host.ids.select(1, 0).view({B, 1, 1}).expand({B, N, K}).contiguous();
@@ -187,6 +188,34 @@ make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule
   }
   blocks.layout = {kept_anchors, keep, context_begin, K};
   return blocks;
+}
+
+DraftBlocks join_rows(const DraftBlocks& blocks) {
+  const auto& layout = blocks.layout;
+  const int64_t B = layout.keep.size(0);
+  const int64_t K = layout.block_size;
+  const int64_t S = blocks.context_positions.size(1);
+  auto kept = layout.keep.flatten().nonzero().squeeze(1);
+  if (kept.size(0) == 0) kept = torch::zeros({1}, torch::kLong);
+  const auto take = [&](const torch::Tensor& tensor) {  // [B, N, ...] -> [1, M, ...]
+    return tensor.flatten(0, 1).index_select(0, kept).unsqueeze(0);
+  };
+  const auto row_begin = torch::arange(B, torch::kLong).mul_(S);
+  const auto is_labelled = blocks.teacher_rows >= 0;
+
+  DraftBlocks joined;
+  joined.num_rows = blocks.num_rows;
+  joined.layout = {
+      take(layout.anchors + row_begin.view({B, 1})), take(layout.keep),
+      take(layout.context_begin + row_begin.view({B, 1})), K};
+  joined.block_ids = take(blocks.block_ids);
+  joined.positions = take(blocks.positions);
+  joined.context_positions = blocks.context_positions.reshape({1, B * S});
+  joined.labels = take(blocks.labels);
+  joined.weights = take(blocks.weights);
+  joined.teacher_rows =
+      take((blocks.teacher_rows + row_begin.view({B, 1, 1})).where(is_labelled, blocks.teacher_rows));
+  return joined;
 }
 
 }  // namespace draftsmith::data

@@ -33,6 +33,7 @@ struct Anchors {
 /// the anchor's token (slot 0) and mask tokens; teacher row a + k - 1 holds the target's own
 /// distribution for it.
 struct DraftBlocks {
+  int64_t num_rows = 0;  // sequences that the blocks come from
   ops::BlockLayout layout;
   torch::Tensor block_ids;          // [B, N, K] int64
   torch::Tensor positions;          // [B, N, K] int64, per document
@@ -64,5 +65,11 @@ bool has_eligible_anchor(const std::vector<uint8_t>& mask);
 /// Errors: ShapeError if tensors disagree or an anchor of a kept block lies outside its row.
 /// A block whose anchor lies in document -1 is not kept.
 DraftBlocks make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule& rule);
+
+/// The same blocks over one row [1, B S] in which the sequences stand one after the other, as
+/// packed documents do. Blocks that are not kept are left out, so that a batch costs what its
+/// anchors cost and not B times the most that one sequence has: N is the number of kept blocks (at
+/// least one block, kept or not, stays).
+DraftBlocks join_rows(const DraftBlocks& blocks);
 
 }  // namespace draftsmith::data

@@ -50,6 +50,19 @@ void add_fields(FieldList& fields, DrafterSettings& settings) {
       kAtLeastZero);
 }
 
+void add_fields(FieldList& fields, AttentionSettings& settings) {
+  fields.begin_section("attention");
+  fields.add_choice(
+      "method", settings.method, {"block", "gather", "dense"},
+      "how draft blocks attend: neighbouring blocks against the slice of context they share; "
+      "gathered keys in recomputed chunks; or a dense mask over everything");
+}
+
+ops::AttentionMethod parse_attention_method(const std::string& name) {
+  if (name == "gather") return ops::AttentionMethod::kGather;
+  return name == "dense" ? ops::AttentionMethod::kDense : ops::AttentionMethod::kBlock;
+}
+
 torch::ScalarType parse_dtype(const std::string& name) {
   DS_CHECK(name == "float32" || name == "bfloat16");
   return name == "float32" ? torch::kFloat : torch::kBFloat16;

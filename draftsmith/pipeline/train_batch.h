@@ -8,7 +8,8 @@
 
 namespace draftsmith::pipeline {
 
-/// All that a training step of the drafter needs of one batch.
+/// All that a training step of the drafter needs of one batch. The sequences of a batch from
+/// `make_train_batch` stand one after the other in a single row: B = 1 below (data::join_rows).
 struct TrainBatch {
   data::TokenBatch tokens;
   data::DraftBlocks blocks;
@@ -18,7 +19,7 @@ struct TrainBatch {
   data::DataCursor next;         // the cursor after this batch
 };
 
-/// Runs the target over a batch.
+/// Runs the target over a batch of sequences side by side, and joins them.
 TrainBatch make_train_batch(
     const model::Target& target,
     data::SourceBatch batch,
