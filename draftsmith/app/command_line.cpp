@@ -26,9 +26,12 @@ struct Command {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
+      {"plan",
+       "says how many bytes a run needs, part by part, and what it would choose; trains nothing",
+       {"target", "drafter", "data", "loss", "attention", "memory"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
-       {"target", "drafter", "data", "loss", "train"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "train"}},
       {"eval",
        "decodes prompts speculatively and plainly: acceptance length, speed, equality",
        {"target", "drafter", "eval"}},
@@ -37,7 +40,7 @@ const std::vector<Command>& commands() {
        {"target", "generate"}},
       {"probe",
        "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
-       {"loss", "eval"}}};
+       {"loss", "attention", "memory", "eval"}}};
   return list;
 }
 
@@ -130,6 +133,10 @@ int run_command_line(int argc, const char* const* argv) {
     sub->allow_extras();
     sub->add_option("--config", config_file, "settings file (TOML); the command line wins over it");
     const std::string name = command.name;
+    if (name == "plan") {
+      sub->add_flag("--json", flags.json, "print the plan as one JSON object");
+      sub->add_flag("--measure", flags.measure, "measure this machine and predict seconds");
+    }
     if (name == "eval") sub->add_flag("--json", flags.json, "print the result as one JSON object");
     if (name == "train")
       sub->add_flag("--resume", flags.resume, "go on from the newest checkpoint of train.out");
@@ -161,6 +168,7 @@ int run_command_line(int argc, const char* const* argv) {
     fields.get(key, "command line").parse(value);
 
   const std::string name = sub->get_name();
+  if (name == "plan") run_plan(config, flags);
   if (name == "train") run_train(config, flags);
   if (name == "eval") run_eval(config, flags);
   if (name == "generate") run_generate(config);

@@ -11,6 +11,7 @@ namespace draftsmith::app {
 struct Flags {
   bool json = false;
   bool resume = false;
+  bool measure = false;  // plan
   // probe
   std::string stage;
   std::string input;
@@ -26,6 +27,7 @@ struct Flags {
 /// Errors: Error of every kind; the caller turns them into exit codes.
 int run_command_line(int argc, const char* const* argv);
 
+void run_plan(RunConfig config, const Flags& flags);
 void run_train(RunConfig config, const Flags& flags);
 void run_eval(RunConfig config, const Flags& flags);
 void run_generate(RunConfig config);

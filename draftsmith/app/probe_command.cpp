@@ -66,6 +66,7 @@ void run_probe(RunConfig config, const Flags& flags) {
          .got = "'" + flags.method + "'",
          .where = "probe"});
   }
+  config.loss.check();
   config.target.path = flags.target;
   config.target.dtype = flags.dtype;
   config.drafter.init = flags.drafter;

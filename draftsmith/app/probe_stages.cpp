@@ -148,7 +148,7 @@ formats::NamedTensors probe_target(const ProbeInput& input, const RunConfig& con
 
 formats::NamedTensors probe_blocks(const ProbeInput& input, const RunConfig& config) {
   const auto drafter = formats::read_drafter_config(config.drafter.init);
-  const auto blocks = read_blocks(input, drafter, config.loss.decay_gamma);
+  const auto blocks = read_blocks(input, drafter, config.loss.block_decay());
   const int64_t S = blocks.context_positions.size(1);
   const auto full = ops::make_block_mask(blocks.layout, {0, drafter.is_causal.value_or(false)}, S);
   formats::NamedTensors output = {
@@ -175,7 +175,7 @@ probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradien
   const auto drafter = model::make_drafter(config.drafter, config.target, target, {}, 0);
   const auto& layer_ids = drafter.config().target_layer_ids;
   pipeline::TrainBatch batch;
-  batch.blocks = read_blocks(input, drafter.config(), config.loss.decay_gamma);
+  batch.blocks = read_blocks(input, drafter.config(), config.loss.block_decay());
 
   const int64_t D = target.config().hidden_size;
   const bool needs_teacher = config.loss.kl_weight > 0;
@@ -193,7 +193,9 @@ probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradien
   batch.embedded = target.embed(batch.blocks.block_ids.flatten(1)).to(drafter.dtype());
 
   const auto step =
-      train::run_micro_step(drafter, target.lm_head(), batch, config.loss, has_gradients);
+      train::run_micro_step(drafter, target.lm_head(), batch, config.loss, has_gradients,
+      {model::parse_attention_method(config.attention.method),
+       config.memory.recompute == "layer"});
   const double weight_sum = step.sums.weight_sum;
   formats::NamedTensors output = {
       {"hidden", step.hidden},
@@ -223,19 +225,17 @@ probe_loss(const ProbeInput& input, const RunConfig& config, torch::ScalarType d
     rows.teacher_rows = torch::arange(rows.hidden.size(0), torch::kLong);
   }
   const auto lm_head = input.get("lm_head", 2).to(dtype);
-  const ops::LossOptions options{
-      config.loss.kl_weight, config.loss.cap_weight, config.loss.chunk_rows};
-  const auto terms = config.loss.method == "full" ? ops::lm_head_loss_full(rows, lm_head, options)
-                                                  : ops::lm_head_loss(rows, lm_head, options);
+  const auto terms = ops::lm_head_loss(
+      rows, lm_head,
+      train::loss_options(config.loss, lm_head.size(0), lm_head.element_size()));
   const auto gradient = torch::autograd::grad({terms.loss_sum}, {rows.hidden})[0];
   const double weight_sum = terms.weight_sum.item<double>();
   const double scale = weight_sum > 0 ? 1 / weight_sum : 0;
-  const auto per_row = terms.ce + options.kl_weight * terms.kl + options.cap_weight * terms.cap;
   return {
       {"ce", terms.ce},
       {"kl", terms.kl},
       {"cap", terms.cap},
-      {"per_row", per_row},
+      {"per_row", terms.row_loss.detach()},
       {"loss", (terms.loss_sum.detach() * scale).view({1})},
       {"dhidden", gradient * scale}};
 }

@@ -69,6 +69,8 @@ FieldList list_fields(RunConfig& config) {
   model::add_fields(fields, config.drafter);
   data::add_fields(fields, config.data);
   train::add_fields(fields, config.loss);
+  model::add_fields(fields, config.attention);
+  memory::add_fields(fields, config.memory);
   train::add_fields(fields, config.train);
   eval::add_fields(fields, config.eval);
   eval::add_fields(fields, config.generate);

@@ -8,6 +8,7 @@
 #include "draftsmith/base/fields.h"
 #include "draftsmith/data/settings.h"
 #include "draftsmith/eval/settings.h"
+#include "draftsmith/memory/settings.h"
 #include "draftsmith/model/settings.h"
 #include "draftsmith/train/settings.h"
 
@@ -19,6 +20,8 @@ struct RunConfig {
   model::DrafterSettings drafter;
   data::DataSettings data;
   train::LossSettings loss;
+  model::AttentionSettings attention;
+  memory::MemorySettings memory;
   train::TrainSettings train;
   eval::EvalSettings eval;
   eval::GenerateSettings generate;

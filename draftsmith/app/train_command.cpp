@@ -5,9 +5,11 @@
 #include <filesystem>
 
 #include "draftsmith/app/command_line.h"
+#include "draftsmith/app/plan_run.h"
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
+#include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/train/trainer.h"
 
@@ -55,6 +57,7 @@ void run_train(RunConfig config, const Flags& flags) {
   require(config.target.path, "target.path", "a Hugging Face folder");
   require(config.data.path, "data.path", "a dataset folder");
   require(config.train.out, "train.out", "a run folder");
+  config.loss.check();
   const fs::path out = config.train.out;
   if (config.train.name.empty()) config.train.name = make_run_name(config);
   const FieldList fields = list_fields(config);
@@ -73,6 +76,12 @@ void run_train(RunConfig config, const Flags& flags) {
   data::BatchSource source(
       data::TokenDataset::open(config.data.path, config.data.split), config.data,
       target_config.vocab_size);
+  const int64_t budget = memory::find_budget(config.memory);
+  const auto drafter_config =
+      is_new ? model::make_drafter_config(config.drafter, target_config, config.target.path)
+             : formats::read_drafter_config(config.drafter.init);
+  const auto plan = memory::choose_plan(
+      make_step_shape(config, drafter_config, target_config), config.memory, budget);
   const auto target = model::Target::load(config.target);
 
   prepare_run_folder(out, flags.resume);
@@ -87,8 +96,14 @@ void run_train(RunConfig config, const Flags& flags) {
       drafter.num_parameters(), drafter.config().num_layers, drafter.config().block_size,
       drafter.config().mask_token_id, fmt::join(drafter.config().target_layer_ids, ", "));
 
+  log_info("memory plan:\n{}", memory::print_plan(plan, budget));
+  if (config.memory.budget != "0") memory::limit_host_bytes(budget);
+  auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
+  if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
   train::Trainer trainer(
-      target, std::move(drafter), std::move(source), config.loss, config.train, settings_text);
+      target, std::move(drafter), std::move(source), loss, config.train, settings_text);
+  trainer.use_plan(
+      {model::parse_attention_method(config.attention.method), plan.shape.recomputes_layers});
   if (checkpoint) trainer.resume(*checkpoint);
   write_file_atomically(out / "settings.toml", write_settings(fields));
   trainer.run();

@@ -102,7 +102,7 @@ void Trainer::drop_metrics_after(int64_t step) const {
 }
 
 bool Trainer::run_step(MetricSums& sums, double& norm) {
-  const auto rule = drafter_.block_rule(loss_.decay_gamma);
+  const auto rule = drafter_.block_rule(loss_.block_decay());
   MetricSums step_sums;
   auto cursor = progress_.cursor;
   for (int64_t i = 0; i < settings_.accumulation; ++i) {
@@ -117,7 +117,7 @@ bool Trainer::run_step(MetricSums& sums, double& norm) {
         target_, std::move(source_batch), drafter_.config().target_layer_ids, drafter_.dtype());
     step_sums.times.target += watch.seconds();
     cursor = batch.next;
-    const MicroStep micro = run_micro_step(drafter_, lm_head_, batch, loss_);
+    const MicroStep micro = run_micro_step(drafter_, lm_head_, batch, loss_, true, plan_);
     if (!micro.gradients.empty()) optimizer_.accumulate(micro.gradients);
     step_sums += micro.sums;
   }

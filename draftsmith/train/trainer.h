@@ -28,6 +28,9 @@ class Trainer {
       const TrainSettings& settings,
       std::map<std::string, std::string> settings_text);
 
+  /// How steps are computed; the numbers are the same up to rounding.
+  void use_plan(const model::ForwardPlan& plan) { plan_ = plan; }
+
   /// Goes on from a checkpoint of this run: bit for bit what the unbroken run would have done.
   void resume(const std::filesystem::path& checkpoint);
 
@@ -53,6 +56,7 @@ class Trainer {
   torch::Tensor lm_head_;  // [V, D] in the drafter's dtype
   data::BatchSource source_;
   LossSettings loss_;
+  model::ForwardPlan plan_;
   TrainSettings settings_;
   AdamW optimizer_;
   Schedule schedule_;
