@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/ops/lm_head_loss.h"
 
 namespace draftsmith::memory {
 namespace {
 
 constexpr double kAllocatorSlack = 0.01;               // small tensors that no part names
-constexpr int64_t kChunkBytes = int64_t{256} << 20;    // of logits: more is no faster
 constexpr int64_t kSmallestChunk = 16;                 // rows
 constexpr double kShareOfAvailable = 0.9;
 
@@ -28,8 +28,8 @@ std::vector<bool> list_recomputation(const MemorySettings& settings) {
 /// Chunk rows that may be chosen, fastest first.
 std::vector<int64_t> list_chunk_rows(const StepShape& shape) {
   if (shape.chunk_rows > 0) return {shape.chunk_rows};
-  const int64_t row_bytes = shape.drafter.vocab_size * shape.element_bytes;
-  std::vector<int64_t> rows = {std::max(kSmallestChunk, kChunkBytes / row_bytes)};
+  std::vector<int64_t> rows = {
+      ops::default_chunk_rows(shape.drafter.vocab_size, shape.element_bytes)};
   while (rows.back() > kSmallestChunk)
     rows.push_back(std::max(kSmallestChunk, rows.back() / 2));
   return rows;

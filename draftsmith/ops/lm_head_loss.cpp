@@ -203,7 +203,7 @@ LossTerms fused_loss(const LossRows& rows, const Tensor& lm_head, const LossOpti
     Tensor teacher_rows;
     if (rows.teacher_states.defined())
       teacher_rows = rows.teacher_rows.index_select(0, supervised).cpu();
-    const auto chunks = plan_loss_chunks(
+    const auto chunks = plan_even_chunks(
         teacher_rows.defined() ? teacher_rows.const_data_ptr<int64_t>() : nullptr, count,
         options.chunk_rows > 0 ? options.chunk_rows : 2 * count);
     if (needs_gradient) dhidden = torch::empty({count, rows.hidden.size(1)}, lm_head.options());

@@ -49,6 +49,10 @@ struct LossTerms {
   torch::Tensor top_log_probs;      // [R, top_k] their log q
 };
 
+/// Rows of logits at a time that are fast and take some 256 MiB: products are fastest at whole
+/// multiples of 512 rows, and no faster with more memory.
+int64_t default_chunk_rows(int64_t vocab_size, int64_t element_bytes);
+
 /// Weighted cross-entropy, distillation and confidence of draft hidden states under the target's
 /// frozen lm_head, with q = softmax(hidden lm_head^T), p = softmax(teacher lm_head^T):
 ///   loss_sum = sum_r weight_r (-log q_r(label_r) + kl_weight KL(p_r || q_r)

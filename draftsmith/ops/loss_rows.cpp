@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/ops/loss_rows.h"
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 
@@ -161,6 +162,29 @@ plan_loss_chunks(const int64_t* teacher_rows, int64_t count, int64_t capacity) {
     chunk.inverse.push_back(found->second);
   }
   return chunks;
+}
+
+std::vector<LossChunk>
+plan_even_chunks(const int64_t* teacher_rows, int64_t count, int64_t capacity) {
+  auto chunks = plan_loss_chunks(teacher_rows, count, capacity);
+  if (chunks.size() < 2) return chunks;
+  int64_t sum = 0;
+  for (const auto& chunk : chunks)
+    sum += chunk.end - chunk.begin + static_cast<int64_t>(chunk.distinct.size());
+  const auto number = static_cast<int64_t>(chunks.size());
+  // Cut elsewhere, neighbours share a little less: some sizes above the mean are tried.
+  for (int64_t even = (sum + number - 1) / number; even < capacity; even += 1 + even / 32) {
+    auto evened = plan_loss_chunks(teacher_rows, count, even);
+    if (evened.size() == chunks.size()) return evened;
+  }
+  return chunks;
+}
+
+int64_t default_chunk_rows(int64_t vocab_size, int64_t element_bytes) {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  constexpr int64_t kFastRows = 512;
+  const int64_t rows = kBytes / (vocab_size * element_bytes);
+  return rows >= kFastRows ? rows / kFastRows * kFastRows : std::max<int64_t>(16, rows);
 }
 
 LossTerms lm_head_loss(const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {

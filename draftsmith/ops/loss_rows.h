@@ -54,6 +54,11 @@ struct LossChunk {
 std::vector<LossChunk>
 plan_loss_chunks(const int64_t* teacher_rows, int64_t count, int64_t capacity);
 
+/// The same number of chunks, but of about the same size: a small last one would be slow for its
+/// rows.
+std::vector<LossChunk>
+plan_even_chunks(const int64_t* teacher_rows, int64_t count, int64_t capacity);
+
 /// The definitions of lm_head_loss; each makes `row_loss`, with its gradient, and the other terms.
 LossTerms fused_loss(const LossRows&, const torch::Tensor& lm_head, const LossOptions&);
 LossTerms recomputed_loss(const LossRows&, const torch::Tensor& lm_head, const LossOptions&);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/objective.h"
 
-#include <algorithm>
 #include <limits>
 
 namespace draftsmith::train {
@@ -9,11 +8,9 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kChunkBytes = int64_t{256} << 20;  // of logits
-
 int64_t choose_chunk_rows(const LossSettings& settings, int64_t vocab_size, int64_t element_bytes) {
   if (settings.chunk_rows > 0 || settings.method == "recompute") return settings.chunk_rows;
-  return std::max<int64_t>(16, kChunkBytes / (element_bytes * vocab_size));
+  return ops::default_chunk_rows(vocab_size, element_bytes);
 }
 
 ops::LossMethod method_of(const LossSettings& settings) {

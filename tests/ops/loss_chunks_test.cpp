@@ -45,6 +45,13 @@ TEST(LossChunks, CoverEveryRowOnceWithinTheCapacity) {
   }
 }
 
+TEST(LossChunks, AreEvenWhereNoneIsSavedByAFullOne) {
+  const auto chunks = plan_even_chunks(nullptr, 614, 512);
+  ASSERT_EQ(chunks.size(), 2U);
+  EXPECT_EQ(chunks[0].end, 307);
+  EXPECT_EQ(plan_even_chunks(nullptr, 500, 512).size(), 1U);
+}
+
 TEST(LossChunks, AreNoneWithoutRows) { EXPECT_TRUE(plan_loss_chunks(nullptr, 0, 8).empty()); }
 
 }  // namespace
