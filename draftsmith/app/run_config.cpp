@@ -27,12 +27,37 @@ bool contains(const char* const (&list)[N], const std::string& key) {
   return std::find(std::begin(list), std::end(list), key) != std::end(list);
 }
 
-/// A TOML value as the text that a field parses.
-std::string as_text(const toml::node& node, const std::string& key, const std::string& where) {
+formats::Json as_json(const toml::node& node, const std::string& key, const std::string& where) {
+  if (const auto* array = node.as_array()) {
+    auto list = formats::Json::array();
+    for (const auto& item : *array)
+      list.push_back(as_json(item, key, where));
+    return list;
+  }
+  if (const auto* table = node.as_table()) {
+    auto object = formats::Json::object();
+    for (const auto& [name, value] : *table)
+      object[std::string(name.str())] = as_json(value, key, where);
+    return object;
+  }
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return number->get();
+  if (const auto* number = node.as_floating_point()) return number->get();
+  throw ConfigError(
+      {.what = key, .expected = "texts and numbers", .got = "something else", .where = where});
+}
+
+/// A TOML value as the text that a field parses: lists of tables are JSON.
+std::string as_text(
+    const toml::node& node,
+    const std::string& kind,
+    const std::string& key,
+    const std::string& where) {
+  if (node.is_array() && kind == "TEXT") return as_json(node, key, where).dump();
   if (const auto* array = node.as_array()) {
     std::vector<std::string> items;
     for (const auto& item : *array)
-      items.push_back(as_text(item, key, where));
+      items.push_back(as_text(item, "", key, where));
     return fmt::format("{}", fmt::join(items, ","));
   }
   if (const auto* text = node.as_string()) return text->get();
@@ -98,7 +123,8 @@ void read_settings_file(const std::filesystem::path& path, const FieldList& fiel
     if (keys == nullptr) fields.get(std::string(section.str()), path.string());  // never known
     for (const auto& [name, value] : *keys) {
       const std::string key = fmt::format("{}.{}", section.str(), name.str());
-      fields.get(key, path.string()).parse(as_text(value, key, path.string()));
+      const Field& field = fields.get(key, path.string());
+      field.parse(as_text(value, field.kind, key, path.string()));
     }
   }
 }

@@ -70,15 +70,15 @@ void run_train(RunConfig config, const Flags& flags) {
   const bool is_new = config.drafter.init == "random" || config.drafter.init == "target";
   config.drafter.init = resolve_drafter_folder(config.drafter.init);
   if (is_new) model::make_drafter_config(config.drafter, target_config, config.target.path);
-  data::BatchSource source(
-      data::TokenDataset::open(config.data.path, config.data.split), config.data,
-      target_config.vocab_size);
+  auto source = data::BatchSource::open(config.data, target_config.vocab_size, out);
   const auto target = model::Target::load(config.target);
 
   prepare_run_folder(out, flags.resume);
   copy_log_to(out / "log.txt");
   log_info("run {}: {}", config.train.name, out.string());
-  source.log_summary();
+  for (const auto& line : source.describe())
+    log_line(line);
+  source.save_index();
   const torch::Tensor sample = pick_sample(source, {2, 0, 0});
   auto drafter = model::make_drafter(
       config.drafter, config.target, target, sample, static_cast<uint64_t>(config.train.seed));
