@@ -35,6 +35,9 @@ const std::vector<Command>& commands() {
       {"generate",
        "lets the target answer prompts and writes the answers as a training dataset",
        {"target", "generate"}},
+      {"data",
+       "looks at a dataset: counts, lengths, batches, what is wrong with it, and its loss mask",
+       {"target", "data"}},
       {"probe",
        "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
        {"loss", "eval"}}};
@@ -63,6 +66,16 @@ void add_settings(
         ->default_str(field.print())
         ->group("Settings [" + field.key.substr(0, field.key.find('.')) + "]");
   }
+}
+
+void add_data_flags(CLI::App& app, Flags& flags) {
+  app.add_option("--show", flags.show, "sequences to print, the supervised part marked")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option(
+      "--target", flags.target,
+      "target folder: its vocabulary is checked, its tokenizer shows the text, and it says how "
+      "many of the answers' tokens are its own first choice");
 }
 
 void add_probe_flags(CLI::App& app, Flags& flags) {
@@ -130,9 +143,11 @@ int run_command_line(int argc, const char* const* argv) {
     sub->allow_extras();
     sub->add_option("--config", config_file, "settings file (TOML); the command line wins over it");
     const std::string name = command.name;
-    if (name == "eval") sub->add_flag("--json", flags.json, "print the result as one JSON object");
+    if (name == "eval" || name == "data")
+      sub->add_flag("--json", flags.json, "print the result as one JSON object");
     if (name == "train")
       sub->add_flag("--resume", flags.resume, "go on from the newest checkpoint of train.out");
+    if (name == "data") add_data_flags(*sub, flags);
     if (name == "probe") add_probe_flags(*sub, flags);
     add_settings(*sub, command, fields, given);
   }
@@ -164,6 +179,7 @@ int run_command_line(int argc, const char* const* argv) {
   if (name == "train") run_train(config, flags);
   if (name == "eval") run_eval(config, flags);
   if (name == "generate") run_generate(config);
+  if (name == "data") run_data(config, flags);
   if (name == "probe") run_probe(config, flags);
   return 0;
 }

@@ -11,6 +11,7 @@ namespace draftsmith::app {
 struct Flags {
   bool json = false;
   bool resume = false;
+  int64_t show = 0;  // data: sequences to print
   // probe
   std::string stage;
   std::string input;
@@ -27,6 +28,7 @@ struct Flags {
 int run_command_line(int argc, const char* const* argv);
 
 void run_train(RunConfig config, const Flags& flags);
+void run_data(RunConfig config, const Flags& flags);
 void run_eval(RunConfig config, const Flags& flags);
 void run_generate(RunConfig config);
 void run_probe(RunConfig config, const Flags& flags);
