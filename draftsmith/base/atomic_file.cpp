@@ -13,9 +13,8 @@
 
 namespace draftsmith {
 namespace fs = std::filesystem;
-namespace {
 
-[[noreturn]] void fail_write(const fs::path& path, const std::string& reason) {
+void fail_write(const fs::path& path, const std::string& reason) {
   throw DeviceError(
       {.what = "file",
        .expected = "to write it",
@@ -23,8 +22,6 @@ namespace {
        .where = path.string(),
        .hint = "freeing space or another output folder"});
 }
-
-}  // namespace
 
 std::string read_file(const fs::path& path) {
   std::error_code error;

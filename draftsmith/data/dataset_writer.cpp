@@ -19,13 +19,7 @@ constexpr size_t kRowsPerRecordBatch = 1000;
 constexpr const char* kShardName = "data-00000-of-00001.arrow";
 
 void require(const arrow::Status& status, const std::filesystem::path& path) {
-  if (status.ok()) return;
-  throw DeviceError(
-      {.what = "dataset",
-       .expected = "to write it",
-       .got = status.message(),
-       .where = path.string(),
-       .hint = "freeing space or another output folder"});
+  if (!status.ok()) fail_write(path, status.message());
 }
 
 std::shared_ptr<arrow::RecordBatch> make_record_batch(

@@ -173,16 +173,10 @@ void Trainer::write_metrics(const MetricSums& sums, double norm, double seconds,
       {"backward_ms", per_step * sums.times.backward},
       {"optimizer_ms", per_step * sums.times.optimizer},
       {"peak_bytes", memory::host_bytes().peak}};
-  std::ofstream stream(fs::path(settings_.out) / "metrics.jsonl", std::ios::app);
+  const fs::path path = fs::path(settings_.out) / "metrics.jsonl";
+  std::ofstream stream(path, std::ios::app);
   stream << line.dump() << "\n" << std::flush;
-  if (!stream) {
-    throw DeviceError(
-        {.what = "metrics.jsonl",
-         .expected = "to write it",
-         .got = std::strerror(errno),
-         .where = settings_.out,
-         .hint = "freeing space, then --resume"});
-  }
+  if (!stream) fail_write(path, std::strerror(errno));
 }
 
 void Trainer::run() {
