@@ -9,7 +9,6 @@
 #include <arrow/ipc/writer.h>
 
 #include "draftsmith/base/atomic_file.h"
-#include "draftsmith/base/error.h"
 #include "draftsmith/formats/json.h"
 
 namespace draftsmith::data {
