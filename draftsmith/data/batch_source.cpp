@@ -8,11 +8,27 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/progress.h"
+#include "draftsmith/base/random.h"
 #include "draftsmith/data/length_buckets.h"
 
 namespace draftsmith::data {
 
-BatchSource::BatchSource(TokenDataset dataset, const DataSettings& settings, int64_t vocab_size)
+namespace {
+
+bool is_held_out(int64_t number, const DataSettings& settings) {
+  constexpr uint64_t kStream = 0x68656c64;  // apart from the order's and the anchors' keys
+  const uint64_t key =
+      hash_key({static_cast<uint64_t>(settings.seed), kStream, static_cast<uint64_t>(number)});
+  return static_cast<double>(key >> 11) * 0x1p-53 < settings.held_out;
+}
+
+}  // namespace
+
+BatchSource::BatchSource(
+    TokenDataset dataset,
+    const DataSettings& settings,
+    int64_t vocab_size,
+    Part part)
     : dataset_(std::move(dataset)), settings_(settings) {
   Progress progress("reading dataset", dataset_.num_sequences(), "sequences");
   for (int64_t i = 0; i < dataset_.num_sequences(); ++i) {
@@ -23,7 +39,9 @@ BatchSource::BatchSource(TokenDataset dataset, const DataSettings& settings, int
     const int64_t kept = std::min(length, settings_.max_length);
     const bool is_skipped_long = settings_.overlong == "skip" && length > settings_.max_length;
     const std::vector<uint8_t> mask(full.mask.begin(), full.mask.begin() + kept);
-    if (is_skipped_long || kept > settings_.tokens_per_batch) {
+    if (is_held_out(i, settings_) != (part == Part::kHeldOut)) {
+      ++report_.other_part;
+    } else if (is_skipped_long || kept > settings_.tokens_per_batch) {
       ++report_.too_long;
     } else if (!has_eligible_anchor(mask)) {
       ++report_.no_anchor;
@@ -40,8 +58,9 @@ BatchSource::BatchSource(TokenDataset dataset, const DataSettings& settings, int
         {.what = "dataset",
          .expected = "a sequence with two supervised tokens in a row",
          .got = fmt::format(
-             "{} sequences, of which {} too long and {} without such tokens", report_.read,
-             report_.too_long, report_.no_anchor),
+             "{} sequences, of which {} too long, {} without such tokens and {} {}", report_.read,
+             report_.too_long, report_.no_anchor, report_.other_part,
+             part == Part::kHeldOut ? "not held out" : "held out"),
          .where = dataset_.folder().string(),
          .hint = "a larger data.tokens_per_batch or data.max_length, or check the loss mask"});
   }
@@ -52,10 +71,10 @@ void BatchSource::log_summary() const {
       "{}: {} samples loaded (Arrow-backed, lazy access)", dataset_.folder().string(),
       report_.read);
   log_info(
-      "sequences: {} read = {} trained + {} too long + {} without trainable tokens; {} cut to {} "
-      "tokens",
-      report_.read, report_.trained, report_.too_long, report_.no_anchor, report_.cut,
-      settings_.max_length);
+      "sequences: {} read = {} trained + {} too long + {} without trainable tokens + {} held out; "
+      "{} cut to {} tokens",
+      report_.read, report_.trained, report_.too_long, report_.no_anchor, report_.other_part,
+      report_.cut, settings_.max_length);
   const auto batches = plan_epoch(
       lengths_,
       {settings_.tokens_per_batch, settings_.max_sequences_per_batch, settings_.num_buckets},
@@ -109,6 +128,7 @@ SourceBatch BatchSource::read(DataCursor cursor, const BlockRule& rule) {
       static_cast<uint64_t>(cursor.epoch)};
   batch.blocks =
       make_draft_blocks(rows, choose_anchors(rows, batch.tokens.sequences, anchors), rule);
+  batch.at = cursor;
   batch.next = {cursor.epoch, cursor.batch + 1};
   return batch;
 }

@@ -18,29 +18,40 @@ struct DataCursor {
   int64_t batch = 0;
 };
 
-/// What became of the sequences: read = trained + skipped, whatever the reasons.
+/// What became of the sequences: read = trained + skipped + those of the other part.
 struct DataReport {
   int64_t read = 0;
   int64_t trained = 0;
-  int64_t cut = 0;        // trained, but shortened to max_length
-  int64_t too_long = 0;   // skipped: longer than max_length (overlong = skip) or than a batch
-  int64_t no_anchor = 0;  // skipped: no two supervised tokens in a row
+  int64_t cut = 0;         // trained, but shortened to max_length
+  int64_t too_long = 0;    // skipped: longer than max_length (overlong = skip) or than a batch
+  int64_t no_anchor = 0;   // skipped: no two supervised tokens in a row
+  int64_t other_part = 0;  // held out, or the rest where the held out ones are read
 };
 
 struct SourceBatch {
   TokenBatch tokens;
   DraftBlocks blocks;
-  DataCursor next;  // the cursor after this batch
+  DataCursor at;    // of this batch
+  DataCursor next;  // the cursor after it
 };
+
+/// Which sequences of a dataset a source gives. What is held out follows from the seed and a
+/// sequence's number alone.
+enum class Part { kTrained, kHeldOut };
 
 /// Reads a dataset in length buckets and makes draft blocks, epoch after epoch.
 class BatchSource {
  public:
   /// Reads every sequence once, to check ids and masks and to find those that can be trained.
   /// Errors: DataError if an id is outside the vocabulary or if no sequence is left.
-  BatchSource(TokenDataset dataset, const DataSettings& settings, int64_t vocab_size);
+  BatchSource(
+      TokenDataset dataset,
+      const DataSettings& settings,
+      int64_t vocab_size,
+      Part part = Part::kTrained);
 
   const DataReport& report() const { return report_; }
+  const DataSettings& settings() const { return settings_; }
 
   /// Says what was found: sequences, batches per epoch, a line per bucket, padding.
   void log_summary() const;

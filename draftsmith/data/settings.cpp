@@ -27,6 +27,10 @@ void add_fields(FieldList& fields, DataSettings& settings) {
       "most draft blocks that one sequence offers; 0 = no cap", kAtLeastZero);
   fields.add(
       "seed", settings.seed, "seed of the order of sequences and of the anchors", kAtLeastZero);
+  fields.add(
+      "held_out", settings.held_out,
+      "share of the sequences that is never trained on, for the evaluation during training",
+      {0, 0.5});
 }
 
 }  // namespace draftsmith::data

@@ -19,6 +19,7 @@ struct DataSettings {
   int64_t num_anchors = 1024;        // blocks per batch
   int64_t anchors_per_sequence = 0;  // 0 = no cap
   int64_t seed = 0;
+  double held_out = 0;  // share of the sequences
 };
 
 void add_fields(FieldList& fields, DataSettings& settings);

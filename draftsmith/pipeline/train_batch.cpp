@@ -11,6 +11,7 @@ TrainBatch make_train_batch(
   TrainBatch result;
   result.tokens = std::move(batch.tokens);
   result.blocks = std::move(batch.blocks);
+  result.at = batch.at;
   result.next = batch.next;
   const auto states = target.forward(result.tokens.ids, target_layer_ids);
   result.features = states.features.to(drafter_dtype);
