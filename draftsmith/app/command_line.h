@@ -2,15 +2,20 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "draftsmith/app/build_info.h"
 #include "draftsmith/app/run_config.h"
 
 namespace draftsmith::app {
 
 /// Flags that are not settings.
 struct Flags {
+  BuildInfo build;
   bool json = false;
+  // train
   bool resume = false;
+  std::string replay;  // a file of bad_batches
   // probe
   std::string stage;
   std::string input;
@@ -24,9 +29,13 @@ struct Flags {
 
 /// Parses the command line and runs its command. Returns 0, or prints help and returns 0.
 /// Errors: Error of every kind; the caller turns them into exit codes.
-int run_command_line(int argc, const char* const* argv);
+int run_command_line(int argc, const char* const* argv, const BuildInfo& build);
 
 void run_train(RunConfig config, const Flags& flags);
+/// Runs the batches of a file of a run's bad_batches alone, with the weights they failed with, and
+/// prints what is not finite. Errors: DivergenceError if something is not.
+void run_replay(const RunConfig& config, const Flags& flags);
+
 void run_eval(RunConfig config, const Flags& flags);
 void run_generate(RunConfig config);
 void run_probe(RunConfig config, const Flags& flags);
