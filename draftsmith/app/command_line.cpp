@@ -36,6 +36,7 @@ const std::vector<Command>& commands() {
       {"generate",
        "lets the target answer prompts and writes the answers as a training dataset",
        {"target", "generate"}},
+      {"report", "shows runs as one HTML page with curves, which needs nothing else", {}},
       {"probe",
        "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
        {"loss", "eval"}}};
@@ -93,6 +94,11 @@ void add_probe_flags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--method", flags.method, "chain (decode only)")->capture_default_str();
   app.add_flag("--grad", flags.grad, "also write gradients (drafter only)");
+}
+
+void add_report_flags(CLI::App& app, Flags& flags) {
+  app.add_option("runs", flags.runs, "run folders, overlaid in every chart")->required();
+  app.add_option("--out", flags.out, "HTML file to write; report.html of the first run if absent");
 }
 
 /// What CLI11 could not place: a misspelt key is answered with the nearest known one.
@@ -156,6 +162,7 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
     const std::string name = command.name;
     if (name == "eval") sub->add_flag("--json", flags.json, "print the result as one JSON object");
     if (name == "train") add_train_flags(*sub, flags);
+    if (name == "report") add_report_flags(*sub, flags);
     if (name == "probe") add_probe_flags(*sub, flags);
     add_settings(*sub, command, fields, given);
   }
@@ -187,6 +194,7 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
   if (name == "train") flags.replay.empty() ? run_train(config, flags) : run_replay(config, flags);
   if (name == "eval") run_eval(config, flags);
   if (name == "generate") run_generate(config);
+  if (name == "report") run_report(flags);
   if (name == "probe") run_probe(config, flags);
   return 0;
 }

@@ -16,6 +16,9 @@ struct Flags {
   // train
   bool resume = false;
   std::string replay;  // a file of bad_batches
+  // report
+  std::vector<std::string> runs;
+  std::string out;
   // probe
   std::string stage;
   std::string input;
@@ -39,6 +42,10 @@ void run_replay(const RunConfig& config, const Flags& flags);
 void run_eval(RunConfig config, const Flags& flags);
 void run_generate(RunConfig config);
 void run_probe(RunConfig config, const Flags& flags);
+
+/// Writes one HTML file with the curves of `flags.runs`. Errors: DataError for a folder without
+/// metrics, ConfigError for an output that is no report.
+void run_report(const Flags& flags);
 
 /// The drafter folder that `drafter.init` means: a run folder stands for its newest checkpoint.
 std::string resolve_drafter_folder(const std::string& init);
