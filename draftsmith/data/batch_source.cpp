@@ -95,6 +95,8 @@ void BatchSource::save_index() const {
       keep_index(*state_->scanned[i], state_->sources[i]->dataset(), state_->index_folder);
 }
 
+const DataSettings& BatchSource::settings() const { return state_->settings; }
+
 DataReport BatchSource::report() const {
   DataReport sum;
   for (const auto& source : state_->sources)

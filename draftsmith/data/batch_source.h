@@ -62,6 +62,8 @@ class BatchSource {
   /// Keeps what the pass found, beside the dataset or else in the folder that `open` was given.
   void save_index() const;
 
+  const DataSettings& settings() const;
+
   /// Of all datasets together.
   DataReport report() const;
 

@@ -10,7 +10,6 @@
 #include <arrow/ipc/writer.h>
 
 #include "draftsmith/base/atomic_file.h"
-#include "draftsmith/base/error.h"
 #include "draftsmith/formats/json.h"
 
 namespace draftsmith::data {
@@ -20,13 +19,7 @@ constexpr int64_t kRowsPerRecordBatch = 1000;
 constexpr int64_t kTokensPerRecordBatch = int64_t{1} << 26;  // list offsets are 32 bits wide
 
 void require(const arrow::Status& status, const std::filesystem::path& path) {
-  if (status.ok()) return;
-  throw DeviceError(
-      {.what = "dataset",
-       .expected = "to write it",
-       .got = status.message(),
-       .where = path.string(),
-       .hint = "freeing space or another output folder"});
+  if (!status.ok()) fail_write(path, status.message());
 }
 
 formats::Json describe_list(const char* dtype) {

@@ -83,7 +83,8 @@ void add_fields(FieldList& fields, DataSettings& settings) {
       "seed", settings.seed, "seed of the order of sequences and of the anchors", kAtLeastZero);
   fields.add(
       "held_out", settings.held_out,
-      "share of the sequences that is not trained on but kept for evaluation", {0, 0.9});
+      "share of the sequences that is never trained on, for the evaluation during training",
+      {0, 0.5});
 }
 
 }  // namespace draftsmith::data

@@ -55,6 +55,8 @@ TrainBatch make_train_batch(
   TrainBatch result;
   result.tokens = std::move(batch.tokens);
   result.blocks = std::move(batch.blocks);
+  result.source = batch.source;
+  result.at = batch.at;
   result.next = batch.next;
   const auto states = result.tokens.document_ids.defined()
                           ? run_documents(target, result.tokens, target_layer_ids)
