@@ -95,34 +95,31 @@ void fill_block(
 
 }  // namespace
 
-bool has_eligible_anchor(const std::vector<uint8_t>& mask) {
-  return std::adjacent_find(mask.begin(), mask.end(), [](uint8_t left, uint8_t right) {
-           return left != 0 && right != 0;
-         }) != mask.end();
-}
-
-Anchors choose_anchors(
-    const BlockRows& rows,
-    const std::vector<int64_t>& sequences,
-    const AnchorRule& rule) {
+Anchors
+choose_anchors(const BlockRows& rows, const std::vector<RowPart>& parts, const AnchorRule& rule) {
   const HostRows host(rows);
-  DS_CHECK(static_cast<int64_t>(sequences.size()) == host.B);
+  const auto keep_smallest = [](std::vector<KeyedAnchor>& anchors, int64_t limit) {
+    const auto count = static_cast<size_t>(limit);
+    if (anchors.size() <= count) return;
+    std::nth_element(anchors.begin(), anchors.begin() + limit, anchors.end());
+    anchors.resize(count);
+  };
   std::vector<KeyedAnchor> offered;
-  for (int64_t b = 0; b < host.B; ++b) {
-    std::vector<KeyedAnchor> row;
-    const auto sequence = static_cast<uint64_t>(sequences[static_cast<size_t>(b)]);
-    for (int64_t i = 0; i < host.S; ++i) {
-      if (!host.is_eligible(b, i)) continue;
-      row.push_back({hash_key({rule.seed, rule.epoch, sequence, static_cast<uint64_t>(i)}), b, i});
+  for (const RowPart& part : parts) {
+    DS_CHECK(part.row < host.B && part.row_begin + part.length <= host.S);
+    std::vector<KeyedAnchor> own;
+    for (int64_t i = 0; i < part.length; ++i) {
+      const int64_t place = part.row_begin + i;
+      if (!host.is_eligible(part.row, place)) continue;
+      const auto position = static_cast<uint64_t>(part.sequence_begin + i);
+      own.push_back(
+          {hash_key({rule.seed, rule.epoch, static_cast<uint64_t>(part.sequence), position}),
+           part.row, place});
     }
-    std::sort(row.begin(), row.end());
-    const auto cap = static_cast<size_t>(rule.anchors_per_sequence);
-    if (cap > 0 && row.size() > cap) row.resize(cap);
-    offered.insert(offered.end(), row.begin(), row.end());
+    if (rule.anchors_per_sequence > 0) keep_smallest(own, rule.anchors_per_sequence);
+    offered.insert(offered.end(), own.begin(), own.end());
   }
-  std::sort(offered.begin(), offered.end());
-  const auto limit = static_cast<size_t>(rule.num_anchors);
-  if (offered.size() > limit) offered.resize(limit);
+  keep_smallest(offered, rule.num_anchors);
 
   std::vector<std::vector<int64_t>> chosen(static_cast<size_t>(host.B));
   int64_t width = 1;
@@ -140,6 +137,16 @@ Anchors choose_anchors(
     std::fill_n(anchors.keep[b].data_ptr<bool>(), row.size(), true);
   }
   return anchors;
+}
+
+Anchors choose_anchors(
+    const BlockRows& rows,
+    const std::vector<int64_t>& sequences,
+    const AnchorRule& rule) {
+  std::vector<RowPart> parts;
+  for (const int64_t sequence : sequences)
+    parts.push_back({static_cast<int64_t>(parts.size()), 0, rows.ids.size(1), sequence, 0});
+  return choose_anchors(rows, parts, rule);
 }
 
 DraftBlocks

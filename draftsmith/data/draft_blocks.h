@@ -6,6 +6,7 @@
 
 #include <torch/types.h>
 
+#include "draftsmith/data/token_batch.h"
 #include "draftsmith/ops/block_attention.h"
 
 namespace draftsmith::data {
@@ -15,6 +16,8 @@ struct BlockRule {
   int64_t block_size = 0;  // K
   int64_t mask_token_id = 0;
   double decay_gamma = 0;  // weight of slot k is exp(-(k-1) / gamma); 0 = no decay
+
+  bool operator==(const BlockRule&) const = default;
 };
 
 /// Rows that blocks are cut from; all tensors on the host.
@@ -44,10 +47,11 @@ struct DraftBlocks {
 };
 
 /// Which positions may be anchors: supervised, followed by a supervised token of the same
-/// document. A position's key hash(seed, epoch, sequence, position) does not depend on the batch.
+/// document. A position's key hash(seed, epoch, sequence, position in the sequence) depends
+/// neither on the batch nor on the place in a packed row.
 struct AnchorRule {
   int64_t num_anchors = 0;           // of the whole batch: those with the smallest keys
-  int64_t anchors_per_sequence = 0;  // most that one row offers, smallest keys first; 0 = all
+  int64_t anchors_per_sequence = 0;  // most that one offers, smallest keys first; 0 = all
   uint64_t seed = 0;
   uint64_t epoch = 0;
 };
@@ -56,11 +60,14 @@ struct AnchorRule {
 /// gives blocks that are not kept.
 Anchors choose_anchors(
     const BlockRows& rows,
-    const std::vector<int64_t>& sequences,
+    const std::vector<RowPart>& parts,  // what the rows hold, in the order of rows
     const AnchorRule& rule);
 
-/// Whether some position of the sequence may be an anchor.
-bool has_eligible_anchor(const std::vector<uint8_t>& mask);
+/// The same for rows of one sequence each.
+Anchors choose_anchors(
+    const BlockRows& rows,
+    const std::vector<int64_t>& sequences,
+    const AnchorRule& rule);
 
 /// Errors: ShapeError if tensors disagree or an anchor of a kept block lies outside its row.
 /// A block whose anchor lies in document -1 is not kept.

@@ -263,25 +263,11 @@ void write_safetensors(
         static_cast<const char*>(host.data_ptr()), static_cast<std::streamsize>(host.nbytes()));
   }
   stream.close();
-  if (!stream) {
-    throw DeviceError(
-        {.what = "file",
-         .expected = "to write it",
-         .got = std::strerror(errno),
-         .where = aside.string(),
-         .hint = "freeing space or another output folder"});
-  }
+  if (!stream) fail_write(aside, std::strerror(errno));
   flush_to_disk(aside);
   std::error_code error;
   fs::rename(aside, path, error);
-  if (error) {
-    throw DeviceError(
-        {.what = "file",
-         .expected = "to write it",
-         .got = error.message(),
-         .where = path.string(),
-         .hint = "another output folder"});
-  }
+  if (error) fail_write(path, error.message());
 }
 
 }  // namespace draftsmith::formats

@@ -4,7 +4,6 @@
 #include "draftsmith/memory/host_allocator.h"
 
 namespace draftsmith::pipeline {
-
 TrainBatch make_train_batch(
     const model::Target& target,
     data::SourceBatch batch,
@@ -13,9 +12,12 @@ TrainBatch make_train_batch(
   TrainBatch result;
   result.tokens = std::move(batch.tokens);
   result.blocks = data::join_rows(batch.blocks);
+  result.source = batch.source;
+  result.at = batch.at;
   result.next = batch.next;
   memory::name_host_phase("the target's forward");
-  const auto states = target.forward(result.tokens.ids, target_layer_ids);
+  const auto states =
+      target.forward(result.tokens.ids, target_layer_ids, result.tokens.document_ids);
   const auto join = [&](const torch::Tensor& rows) {
     return rows.to(drafter_dtype).flatten(0, 1).unsqueeze(0);
   };

@@ -16,7 +16,9 @@ struct TrainBatch {
   torch::Tensor embedded;        // [B, N K, D] target embeddings of the block ids
   torch::Tensor features;        // [B, S, F]
   torch::Tensor teacher_states;  // [B, S, D] after the target's final norm
-  data::DataCursor next;         // the cursor after this batch
+  int64_t source = 0;            // which dataset of data.path it comes from
+  data::DataCursor at;           // of this batch
+  data::DataCursor next;         // the cursor after it
 };
 
 /// Runs the target over a batch of sequences side by side, and joins them.

@@ -61,7 +61,14 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
   fields.add(
       "clip_norm", settings.clip_norm, "largest gradient norm; 0 = no clipping", kAtLeastZero);
   fields.add("save_every", settings.save_every, "steps between checkpoints", kAtLeastOne);
-  fields.add("keep_last", settings.keep_last, "checkpoints that are kept", kAtLeastOne);
+  fields.add(
+      "keep_last", settings.keep_last,
+      "newest checkpoints that are kept, beside the one that checkpoints/best points to",
+      kAtLeastOne);
+  fields.add(
+      "eval_every", settings.eval_every,
+      "steps between evaluations on the sequences of data.held_out; each new best one is saved",
+      kAtLeastOne);
   fields.add("log_every", settings.log_every, "steps between lines of metrics.jsonl", kAtLeastOne);
   fields.add("seed", settings.seed, "seed of the drafter's random weights", kAtLeastZero);
   fields.add("allow_change", settings.allow_change, "settings that may differ on --resume");

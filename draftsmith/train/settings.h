@@ -39,6 +39,7 @@ struct TrainSettings {
   double clip_norm = 1.0;
   int64_t save_every = 500;  // steps
   int64_t keep_last = 2;     // checkpoints
+  int64_t eval_every = 500;  // steps
   int64_t log_every = 10;    // steps
   int64_t seed = 0;
   std::vector<std::string> allow_change;
