@@ -2,6 +2,7 @@
 #include "draftsmith/eval/speculative_decode.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/stopwatch.h"
@@ -75,7 +76,7 @@ SpeculativeAnswer decode_chain(
     answer.times.draft += watch.restart();
 
     block.insert(block.begin(), anchor);
-    states = target.forward(as_row(block), layer_ids, target_cache);
+    states = target.verify({model::make_line(block)}, layer_ids, target_cache);
     const Ids picks = pick_greedy(target.logits(states.last.select(0, 0)));
     int64_t accepted = 0;
     while (accepted + 1 < static_cast<int64_t>(block.size()) &&
@@ -87,7 +88,9 @@ SpeculativeAnswer decode_chain(
     answer.rounds.push_back(commit);
     features = states.features.narrow(1, 0, accepted + 1);
     num_committed += accepted + 1;
-    target_cache.truncate({prompt_length + num_committed});
+    Ids path(static_cast<size_t>(accepted + 1));
+    std::iota(path.begin(), path.end(), 0);
+    target_cache.commit({path});
     answer.times.verify += watch.restart();
   }
   cut_answer(answer.tokens, limits);

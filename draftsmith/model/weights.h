@@ -12,7 +12,8 @@
 
 namespace draftsmith::model {
 
-enum class WeightKind { kMatrix, kNorm, kBias };
+/// `kFloat32` stays float32 whatever the model's dtype.
+enum class WeightKind { kMatrix, kNorm, kBias, kFloat32 };
 
 /// One tensor of a checkpoint.
 struct WeightSpec {
@@ -30,7 +31,8 @@ std::vector<WeightSpec> list_drafter_weights(const formats::DrafterConfig& confi
 using WeightMap = std::map<std::string, torch::Tensor>;
 
 /// Takes every listed tensor, converted to `dtype`; without a conversion it stays a view of the
-/// mapped file. Tensors of the file that nothing uses are listed once in the log.
+/// mapped file. Tensors of the file that nothing uses are listed once in the log; those of vision
+/// towers and of extra prediction layers (`visual.`, `mtp.`) are expected there.
 /// Errors: DataError for a tensor that is missing, of another shape or not of a float dtype.
 WeightMap load_weights(
     const formats::SafetensorsReader& reader,

@@ -15,7 +15,7 @@ using testing::read_decode_cases;
 using Ids = std::vector<int64_t>;
 
 TEST(GreedyDecode, EqualsTheReferenceContinuations) {
-  for (const std::string name : {"targets/llama-tiny", "targets/qwen3-tiny"}) {
+  for (const std::string name : {"targets/llama-tiny", "targets/qwen3-tiny", "targets/qwen3_5-tiny"}) {
     const auto target = testing::load_target(name);
     const auto file = testing::golden(name + "/expected.safetensors");
     const auto as_ids = [&](const char* key) {

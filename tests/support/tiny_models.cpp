@@ -14,6 +14,11 @@ model::Target load_target(const std::string& fixture_name, const std::string& dt
   return model::Target::load(settings);
 }
 
+std::string short_name(const std::string& fixture_name) {
+  const size_t begin = fixture_name.find('/') + 1;
+  return fixture_name.substr(begin, fixture_name.find('-') - begin);
+}
+
 model::DrafterSettings tiny_drafter_settings(const std::string& init) {
   model::DrafterSettings settings;
   settings.init = init;

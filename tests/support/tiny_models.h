@@ -17,6 +17,9 @@ namespace draftsmith::testing {
 /// 4 layers) or "decode/target" (vocabulary 23).
 model::Target load_target(const std::string& fixture_name, const std::string& dtype = "float32");
 
+/// "llama", "qwen3" or "qwen3_5" of such a name: for parameterised tests.
+std::string short_name(const std::string& fixture_name);
+
 /// Settings of a 2-layer drafter for such a target: blocks of 4, layers [0, 2], mask id 205.
 model::DrafterSettings tiny_drafter_settings(const std::string& init = "random");
 

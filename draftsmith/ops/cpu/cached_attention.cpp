@@ -90,7 +90,22 @@ void attend_head(const CachedAttentionParams& params, int64_t b, int64_t g) {
   const auto offset = [&](int64_t r) {
     return ((b * params.T + r / repeat) * params.H + g * repeat + r % repeat) * E;
   };
-  const auto visible = [&](int64_t r) { return params.lengths[b] + r / repeat + 1; };
+  const int64_t length = params.lengths[b];
+  const auto visible = [&](int64_t r) {
+    const int64_t t = r / repeat;
+    return length + 1 + (params.depths == nullptr ? t : params.depths[b * params.T + t]);
+  };
+  // The place of key j among those that row r sees, or -1: the scores of a tree's node lie as
+  // they would if its path were decoded alone.
+  const auto place = [&](int64_t r, int64_t j) {
+    if (j < length) return j;
+    const int64_t t = r / repeat;
+    const int64_t node = j - length;
+    if (params.ancestors == nullptr) return node <= t ? j : -1;
+    return params.ancestors[(b * params.T + t) * params.T + node] != 0
+               ? length + params.depths[b * params.T + node]
+               : -1;
+  };
 
   std::vector<C> queries(static_cast<size_t>(rows * E));
   std::vector<C> scores(static_cast<size_t>(rows * keys));
@@ -102,8 +117,8 @@ void attend_head(const CachedAttentionParams& params, int64_t b, int64_t g) {
           scale * load_scalar(static_cast<const T*>(params.query) + offset(r) + e);
   for (int64_t j = 0; j < keys; ++j)
     for (int64_t r = 0; r < rows; ++r)
-      if (j < visible(r))
-        scores[static_cast<size_t>(r * keys + j)] =
+      if (const int64_t slot = place(r, j); slot >= 0)
+        scores[static_cast<size_t>(r * keys + slot)] =
             dot<T>(queries.data() + r * E, key + j * stride, E);
   for (int64_t r = 0; r < rows; ++r) {
     C* row = scores.data() + r * keys;
@@ -113,9 +128,10 @@ void attend_head(const CachedAttentionParams& params, int64_t b, int64_t g) {
   }
   for (int64_t j = 0; j < keys; ++j)
     for (int64_t r = 0; r < rows; ++r)
-      if (j < visible(r))
+      if (const int64_t slot = place(r, j); slot >= 0)
         add_scaled<T>(
-            scores[static_cast<size_t>(r * keys + j)], value + j * stride, E, sums.data() + r * E);
+            scores[static_cast<size_t>(r * keys + slot)], value + j * stride, E,
+            sums.data() + r * E);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t e = 0; e < E; ++e)
       store_scalar<T>(
