@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/ops/delta_rule.h"
 
+#include <iterator>
+
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/checks.h"
 #include "draftsmith/ops/delta_heads.h"
@@ -59,6 +61,43 @@ void check_delta_inputs(const DeltaInputs& inputs, const Tensor& state) {
   if (!state.defined()) return;
   check_shape(state, {B, shape.value_heads, shape.key_dim, shape.value_dim}, "delta state");
   DS_CHECK(state.scalar_type() == type && state.is_contiguous());
+}
+
+bool has_chunk_kernel(const DeltaShape& shape, torch::ScalarType dtype, torch::Device device) {
+  return dtype == torch::kBFloat16 && device.is_cpu() &&
+         has_delta_chunks(shape.key_dim, shape.value_dim);
+}
+
+Tensor delta_rule_chunked(
+    const DeltaInputs& inputs,
+    const std::vector<Span>& spans,
+    const Tensor& state) {
+  const DeltaShape& shape = inputs.shape;
+  if (!has_chunk_kernel(shape, inputs.mixed.scalar_type(), inputs.mixed.device()))
+    return delta_rule_chunked_plain(inputs, spans, state);
+  check_delta_inputs(inputs, state);
+  const int64_t B = inputs.mixed.size(0);
+  const int64_t T = inputs.mixed.size(1);
+  for (const Span& span : spans)
+    DS_CHECK(span.row >= 0 && span.row < B && span.begin >= 0 && span.end <= T);
+  const auto mixed = inputs.mixed.contiguous();
+  const auto decay = inputs.decay.contiguous();
+  const auto beta = inputs.beta.contiguous();
+  auto out = torch::zeros({B, T, shape.value_heads, shape.value_dim}, mixed.options());
+  compute_delta_chunks(
+      {.mixed = mixed.const_data_ptr(),
+       .decay = decay.const_data_ptr<float>(),
+       .beta = beta.const_data_ptr<float>(),
+       .spans = spans.data(),
+       .num_spans = std::ssize(spans),
+       .T = T,
+       .Hk = shape.key_heads,
+       .Hv = shape.value_heads,
+       .Ek = shape.key_dim,
+       .Ev = shape.value_dim,
+       .state = state.defined() ? state.data_ptr<float>() : nullptr,
+       .out = out.data_ptr()});
+  return out;
 }
 
 Tensor delta_rule_recurrent(

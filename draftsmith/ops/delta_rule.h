@@ -35,11 +35,23 @@ struct DeltaInputs {
 /// Many tokens at once, in chunks of 64: within a chunk a triangular system instead of a
 /// recurrence. Every span starts from a state of its own: zeros, or `state[row]` if given, which
 /// then becomes the state after the span (one span per row). Tokens outside the spans get zeros.
-/// Memory: about 40 [64, E] float32 tiles per head, 16 chunks at a time.
+///
+/// bfloat16 tokens on a CPU with a tile unit (AMX) run in a kernel of their own, where float32
+/// factors keep 16 bits in products with the state; all else is `delta_rule_chunked_plain`.
 torch::Tensor delta_rule_chunked(    // [B, T, Hv, Ev] as mixed
     const DeltaInputs& inputs,
     const std::vector<Span>& spans,
     const torch::Tensor& state = {});  // [B, Hv, Ek, Ev], changed in place
+
+/// The same by libtorch's operations on any device: the definition.
+/// Memory: about 40 [64, E] float32 tiles per head, 16 chunks at a time.
+torch::Tensor delta_rule_chunked_plain(
+    const DeltaInputs& inputs,
+    const std::vector<Span>& spans,
+    const torch::Tensor& state = {});
+
+/// Whether `delta_rule_chunked` has the kernel for such tokens here.
+bool has_chunk_kernel(const DeltaShape& shape, torch::ScalarType dtype, torch::Device device);
 
 /// Token by token: row b takes its first row_tokens[b] tokens. A token's bits do not depend on
 /// how many others come with it. The output of later tokens is zero.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The delta rule in matrices, by libtorch's operations: the definition of the chunked form on
+// The delta rule in matrices by libtorch's operations: the definition of the chunked form on
 // every device, and the tree form that walks nothing.
 #include <algorithm>
 #include <cmath>
@@ -105,7 +105,7 @@ DeltaHeads split_delta_heads(const DeltaInputs& inputs, const Span& span) {
       gates(inputs.beta)};
 }
 
-Tensor delta_rule_chunked(
+Tensor delta_rule_chunked_plain(
     const DeltaInputs& inputs,
     const std::vector<Span>& spans,
     const Tensor& state) {

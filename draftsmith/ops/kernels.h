@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "draftsmith/ops/span.h"
+
 /// The kernels that every device defines, on plain pointers: torch stops at the op. Arrays are
 /// dense and row-major; sizes and indices are 64-bit.
 namespace draftsmith::ops {
@@ -122,6 +124,23 @@ struct DeltaWalkParams {
 
 /// One task per row and value head.
 void compute_delta_walk(const DeltaWalkParams& params);
+
+struct DeltaChunkParams {
+  const void* mixed;   // [B, T, 2 Hk Ek + Hv Ev] bf16
+  const float* decay;  // [B, T, Hv]
+  const float* beta;   // [B, T, Hv]
+  const Span* spans;   // [num_spans]
+  int64_t num_spans;
+  int64_t T, Hk, Hv, Ek, Ev;
+  float* state;  // [B, Hv, Ek, Ev] before and after the only span of each row, or null: zeros
+  void* out;     // [B, T, Hv, Ev] bf16, written within the spans
+};
+
+/// Whether this processor has what `compute_delta_chunks` needs, for heads of this width.
+bool has_delta_chunks(int64_t Ek, int64_t Ev);
+
+/// One task per span and value head.
+void compute_delta_chunks(const DeltaChunkParams& params);
 
 /// Softmax statistics of the rows of a [rows, width] array of logits.
 struct SoftmaxStatistics {

@@ -114,6 +114,14 @@ TEST(HybridCheckpoint, DerivesTheKindsOfLayersThatAreNotListed) {
   EXPECT_TRUE(checkpoint.load().forward(fixed_ids(), {}).last.equal(wanted));
 }
 
+TEST(HybridCheckpoint, SaysWhichImplementationsRun) {
+  ::testing::internal::CaptureStderr();
+  testing::load_target(kHybrid);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  for (const char* part : {"matrix products: ", "attention: ", "norms, ", "delta rule: "})
+    EXPECT_NE(log.find(part), std::string::npos) << log;
+}
+
 TEST(HybridCheckpoint, CannotGiveItsLayersToADrafter) {
   const auto target = testing::load_target(kHybrid);
   auto settings = testing::tiny_drafter_settings("target");

@@ -219,6 +219,32 @@ TEST(DeltaRule, KeepsFloat32StatesForBfloat16Inputs) {
       std::exp2(-9));
 }
 
+TEST(DeltaRule, InChunksOnTheTileUnitEqualsTheDefinition) {
+  const DeltaShape shape{2, 4, 64, 32};
+  if (!has_chunk_kernel(shape, torch::kBFloat16, torch::kCPU))
+    GTEST_SKIP() << "this processor has no tile unit";
+  for (const int64_t T : kLengths) {
+    const DeltaInputs wide{
+        random_normal({2, T, shape.width()}, 40).to(torch::kBFloat16).to(torch::kDouble),
+        -(random_normal({2, T, 4}, 41) * 2).exp(), random_normal({2, T, 4}, 42).sigmoid(), shape};
+    const auto narrow = as_type(wide, torch::kBFloat16);
+    const std::vector<Span> spans = {{0, 0, T}, {1, 0, (T + 1) / 2}};
+    auto wanted_state = random_normal({2, 4, 64, 32}, 43);
+    auto state = wanted_state.to(torch::kFloat);
+    const auto wanted = delta_rule_chunked_plain(wide, spans, wanted_state);
+    const auto out = delta_rule_chunked(narrow, spans, state);
+    // The output is rounded to bfloat16. The state is not: products with it keep 16 bits.
+    EXPECT_LE(testing::relative_difference(out, wanted), std::exp2(-9)) << T;
+    EXPECT_LE(testing::relative_difference(state, wanted_state), std::exp2(-14)) << T;
+    EXPECT_EQ(out[1].narrow(0, (T + 1) / 2, T / 2).abs().sum().item<double>(), 0) << T;
+    EXPECT_LE(
+        testing::relative_difference(
+            delta_rule_chunked(narrow, spans), delta_rule_chunked_plain(wide, spans)),
+        std::exp2(-9))
+        << T;
+  }
+}
+
 TEST(DeltaRule, RefusesInputsThatDoNotFit) {
   auto inputs = make_inputs(1, 3, 1);
   EXPECT_THROW(delta_rule_chunked(inputs, {{0, 0, 3}}, make_state(2, 1)), ShapeError);
