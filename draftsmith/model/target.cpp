@@ -11,6 +11,7 @@
 #include "draftsmith/base/log.h"
 #include "draftsmith/ops/cached_attention.h"
 #include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/implementations.h"
 #include "draftsmith/ops/linear.h"
 
 namespace draftsmith::model {
@@ -26,7 +27,13 @@ class FeatureCapture {
     for (size_t i = 0; i < layer_ids_.size(); ++i)
       if (layer_ids_[i] == layer) states_[i] = hidden;
   }
-  torch::Tensor join() const { return states_.empty() ? torch::Tensor() : torch::cat(states_, -1); }
+  torch::Tensor join(torch::Device device) const {
+    if (states_.empty()) return {};
+    std::vector<torch::Tensor> states;
+    for (const auto& state : states_)
+      states.push_back(state.to(device));
+    return torch::cat(states, -1);
+  }
 
  private:
   std::vector<int64_t> layer_ids_;
@@ -39,6 +46,37 @@ attend_causally(const torch::Tensor& query, const torch::Tensor& key, const torc
              query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), {}, 0.0,
              /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true)
       .transpose(1, 2);
+}
+
+std::vector<torch::Device> list_devices(const TargetSettings& settings) {
+  if (settings.devices.empty()) return {parse_device(settings.device)};
+  std::vector<torch::Device> devices;
+  for (const std::string& name : settings.devices)
+    devices.push_back(parse_device(name));
+  return devices;
+}
+
+/// Devices of the embedding, of every layer, and of the final norm with the head.
+std::vector<torch::Device> place_parts(
+    const std::vector<WeightSpec>& specs,
+    int64_t num_layers,
+    torch::ScalarType dtype,
+    const std::vector<torch::Device>& devices) {
+  std::vector<int64_t> bytes(static_cast<size_t>(num_layers) + 2, 0);
+  for (const WeightSpec& spec : specs)
+    bytes[static_cast<size_t>(spec.layer + 1)] += count_bytes(spec, dtype);
+  const auto numbers = split_by_bytes(bytes, devices.size());
+  for (size_t n = 0; n < devices.size() && devices.size() > 1; ++n) {
+    const auto begin = std::lower_bound(numbers.begin() + 1, numbers.end() - 1, n);
+    const auto end = std::upper_bound(begin, numbers.end() - 1, n);
+    log_info(
+        "target: {} layers from layer {} on {}", end - begin, begin - numbers.begin() - 1,
+        devices[n].str());
+  }
+  std::vector<torch::Device> places;
+  for (const size_t number : numbers)
+    places.push_back(devices[number]);
+  return places;
 }
 
 /// The documents of a batch, and the position of every token in its own.
@@ -106,7 +144,7 @@ Target Target::load(const TargetSettings& settings) {
          .got = "none",
          .hint = "--target.path=DIR"});
   }
-  const torch::Device device = parse_device(settings.device);
+  const auto devices = list_devices(settings);
   const auto dtype = parse_dtype(settings.dtype);
   Target target;
   target.config_ = formats::read_target_config(settings.path);
@@ -115,10 +153,14 @@ Target Target::load(const TargetSettings& settings) {
   if (reader.has("model.language_model.embed_tokens.weight"))
     config.weight_prefix = "model.language_model.";
   const bool has_own_head = reader.has("lm_head.weight");
+  const auto specs = list_target_weights(config);
+  const auto places = place_parts(specs, config.num_layers, dtype, devices);
   auto weights = load_weights(
-      reader, list_target_weights(config), dtype,
+      reader, specs, dtype,
       config.has_tied_head ? std::vector<std::string>{"lm_head.weight"}
-                           : std::vector<std::string>{});
+                           : std::vector<std::string>{},
+      [&](const WeightSpec& spec) { return places[static_cast<size_t>(spec.layer + 1)]; });
+  target.layer_devices_.assign(places.begin() + 1, places.end() - 1);
 
   target.embedding_ = weights.at(config.weight_prefix + "embed_tokens.weight");
   target.final_norm_ = weights.at(config.weight_prefix + "norm.weight");
@@ -132,7 +174,8 @@ Target Target::load(const TargetSettings& settings) {
     target.layers_.push_back(std::move(layer));
   }
   target.rope_ = Rope(config.rope, config.rotary_dim);
-  target.lm_head_ = config.has_tied_head ? target.embedding_ : weights.at("lm_head.weight");
+  target.lm_head_ = config.has_tied_head ? target.embedding_.to(target.final_norm_.device())
+                                         : weights.at("lm_head.weight");
   if (config.has_tied_head && has_own_head &&
       !reader.tensor("lm_head.weight").to(dtype).equal(target.embedding_)) {
     log_warning(fmt::format(
@@ -140,10 +183,15 @@ Target Target::load(const TargetSettings& settings) {
         "embedding is used",
         settings.path));
   }
-  DS_CHECK(device.is_cpu());
   log_info(
       "target {}: {} with {} layers, hidden {}, vocabulary {}, {}", settings.path,
       config.model_type, config.num_layers, config.hidden_size, config.vocab_size, settings.dtype);
+  const auto& linear = config.linear;
+  for (const std::string& line : ops::describe_operations(
+           devices.front(), dtype,
+           config.is_hybrid() ? std::vector<int64_t>{linear.key_head_dim, linear.value_head_dim}
+                              : std::vector<int64_t>{}))
+    log_info("  {}", line);
   return target;
 }
 
@@ -166,11 +214,14 @@ TargetStates Target::run(
     const std::vector<int64_t>& layer_ids,
     const Attend& attend,
     const Mix& mix) const {
-  const auto angles = rope_.angles(positions, dtype());
+  auto angles = rope_.angles(positions, dtype());
   FeatureCapture capture(layer_ids);
   auto hidden = embed(ids);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const TargetLayer& layer = layers_[i];
+    const torch::Device device = layer_devices_[i];
+    hidden = hidden.to(device);
+    angles = {angles.cos.to(device), angles.sin.to(device)};
     const auto normed = layer.normalise(hidden, layer.input_norm);
     if (layer.delta) {
       hidden = layer.add_mlp(hidden + mix(i, *layer.delta, normed));
@@ -183,7 +234,18 @@ TargetStates Target::run(
     }
     capture.offer(static_cast<int64_t>(i), hidden);
   }
-  return {capture.join(), layers_.back().normalise(hidden, final_norm_)};
+  const auto end = hidden.to(final_norm_.device());
+  return {capture.join(end.device()), layers_.back().normalise(end, final_norm_)};
+}
+
+void Target::check_positions(int64_t count) const {
+  if (config_.max_position_embeddings == 0 || count <= config_.max_position_embeddings) return;
+  throw ConfigError(
+      {.what = "tokens of a row",
+       .expected = fmt::format(
+           "at most {}, the target's max_position_embeddings", config_.max_position_embeddings),
+       .got = fmt::format("{}", count),
+       .hint = "shorter sequences, or a target with scaled rotary positions"});
 }
 
 TargetStates Target::forward(
@@ -194,6 +256,8 @@ TargetStates Target::forward(
   const auto [B, S] = ops::dims<2>(ids, "input_ids");
   const auto documents = document_ids.defined() ? find_documents(document_ids, B, S)
                                                 : Documents::of_whole_rows(B, S);
+  for (const ops::Span& span : documents.spans)
+    check_positions(span.end - span.begin);
   return run(
       ids, documents.positions, layer_ids,
       [&](size_t, const auto& queries, const auto& keys, const auto& values) {
@@ -215,6 +279,8 @@ TargetStates Target::forward(
   DS_CHECK(B == cache.num_rows() && (row_tokens.empty() || std::ssize(row_tokens) == B));
   const auto counts =
       row_tokens.empty() ? std::vector<int64_t>(static_cast<size_t>(B), T) : row_tokens;
+  for (size_t b = 0; b < counts.size(); ++b)
+    check_positions(cache.lengths()[b] + counts[b]);
   cache.tree_.reset();
   cache.pending_.clear();
   KvCache& kv = cache.kv_;
@@ -285,11 +351,14 @@ TargetCache Target::make_cache(int64_t num_rows, int64_t capacity) const {
           {linear.num_key_heads, linear.num_value_heads, linear.key_head_dim,
            linear.value_head_dim},
       .conv_taps = linear.conv_taps};
-  return {sizes, std::vector<torch::TensorOptions>(layers_.size(), lm_head_.options())};
+  std::vector<torch::TensorOptions> options;
+  for (const torch::Device device : layer_devices_)
+    options.push_back(torch::TensorOptions(dtype()).device(device));
+  return {sizes, options};
 }
 
 torch::Tensor Target::embed(const torch::Tensor& ids) const {
-  return at::embedding(embedding_, ids);
+  return at::embedding(embedding_, ids.to(embedding_.device()));
 }
 
 torch::Tensor Target::logits(const torch::Tensor& last) const {

@@ -37,6 +37,8 @@ struct TargetLayer : DecoderLayer {
 /// real positions never see what follows them. No gradients are recorded.
 class Target {
  public:
+  /// Weights stay mapped or are converted tensor by tensor; with several devices the layers are
+  /// spread over them in order, by bytes.
   /// Errors: DataError for a config or weights that are not those of a supported model.
   static Target load(const TargetSettings& settings);
 
@@ -86,6 +88,9 @@ class Target {
   torch::ScalarType dtype() const { return lm_head_.scalar_type(); }
 
  private:
+  /// Errors: ConfigError for more positions than the model was made for.
+  void check_positions(int64_t count) const;
+
   /// The layers over embedded ids. attend(layer, queries, keys, values) gives [B, T, H, E],
   /// mix(layer, net, normed) the output of a linear layer.
   template <class Attend, class Mix>
@@ -100,6 +105,7 @@ class Target {
   Rope rope_;
   torch::Tensor embedding_;  // [V, D]
   std::vector<TargetLayer> layers_;
+  std::vector<torch::Device> layer_devices_;  // [L]
   torch::Tensor final_norm_;
   torch::Tensor lm_head_;  // embedding_ itself if tied
 };
