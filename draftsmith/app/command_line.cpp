@@ -36,7 +36,7 @@ const std::vector<Command>& commands() {
        "lets the target answer prompts and writes the answers as a training dataset",
        {"target", "generate"}},
       {"probe",
-       "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
+       "runs one stage alone on tensors from a file: target, blocks, drafter, loss, tree, decode",
        {"loss", "eval"}}};
   return list;
 }
@@ -66,7 +66,7 @@ void add_settings(
 }
 
 void add_probe_flags(CLI::App& app, Flags& flags) {
-  app.add_option("stage", flags.stage, "target, blocks, drafter, loss or decode")->required();
+  app.add_option("stage", flags.stage, "target, blocks, drafter, loss, tree or decode")->required();
   app.add_option("--input", flags.input, "safetensors file with the stage's input")->required();
   app.add_option("--output", flags.output, "safetensors file to write")->required();
   app.add_option("--target", flags.target, "target folder");
@@ -74,6 +74,9 @@ void add_probe_flags(CLI::App& app, Flags& flags) {
   app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")
       ->capture_default_str();
   app.add_option("--method", flags.method, "chain (decode only)")->capture_default_str();
+  app.add_option("--budget", flags.budget, "nodes without the root (tree only)")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--grad", flags.grad, "also write gradients (drafter only)");
 }
 

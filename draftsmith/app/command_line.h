@@ -19,6 +19,7 @@ struct Flags {
   std::string drafter;
   std::string dtype = "float32";
   std::string method = "chain";
+  int64_t budget = 32;
   bool grad = false;
 };
 

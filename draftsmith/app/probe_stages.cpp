@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/eval/draft_tree.h"
 #include "draftsmith/eval/speculative_decode.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/ops/checks.h"
@@ -209,6 +210,14 @@ probe_loss(const ProbeInput& input, const RunConfig& config, torch::ScalarType d
       {"per_row", per_row},
       {"loss", (terms.loss_sum.detach() * scale).view({1})},
       {"dhidden", gradient * scale}};
+}
+
+formats::NamedTensors probe_tree(const ProbeInput& input, int64_t budget) {
+  const auto tree = eval::build_draft_tree(input.get("logits", 2).to(torch::kFloat), budget);
+  return {
+      {"tokens", torch::tensor(tree.tokens, torch::kLong)},
+      {"depths", torch::tensor(tree.depths, torch::kLong)},
+      {"parents", torch::tensor(tree.parents, torch::kLong)}};
 }
 
 formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& config) {

@@ -142,6 +142,18 @@ bool has_delta_chunks(int64_t Ek, int64_t Ev);
 /// One task per span and value head.
 void compute_delta_chunks(const DeltaChunkParams& params);
 
+struct TopKParams {
+  Storage storage;     // kBF16 or kF32
+  const void* logits;  // [rows, V]
+  int64_t rows;
+  int64_t vocab_size;  // V
+  int64_t k;           // 1 .. V
+  int64_t* ids;        // [rows, k] best first, the smaller id on ties
+  float* log_probs;    // [rows, k]
+};
+
+void compute_top_k(const TopKParams& params);
+
 /// Softmax statistics of the rows of a [rows, width] array of logits.
 struct SoftmaxStatistics {
   double* log_sum;  // [rows] log sum exp

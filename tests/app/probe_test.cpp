@@ -227,6 +227,22 @@ TEST_F(Probe, WritesStatisticsOfABfloat16LossInFloat32) {
   EXPECT_NEAR(output.tensor("ce")[0].item<double>(), std::log(3.0), 1e-6);
 }
 
+TEST_F(Probe, WritesTheDraftTreeOfLogits) {
+  const auto logits = golden("ddtree/logits-2.safetensors").tensor("logits");
+  const auto cases = formats::read_json_file(fixture("ddtree/expected.json"));
+  const auto& item = cases[7];
+  ASSERT_EQ(item.at("seed").get<int>(), 2);
+  const auto output =
+      run({{"logits", logits}}, {"tree", fmt::format("--budget={}", item.at("budget").get<int>())});
+  for (const char* name : {"tokens", "depths", "parents"})
+    EXPECT_TRUE(output.tensor(name).equal(
+        torch::tensor(item.at(name).get<std::vector<int64_t>>(), torch::kLong)))
+        << name;
+  const auto none = run({{"logits", logits}}, {"tree", "--budget=0"});
+  for (const char* name : {"tokens", "depths", "parents"})
+    expect_kind(none.tensor(name), {0}, torch::kLong);
+}
+
 TEST_F(Probe, DecodesAsTheReferenceLoop) {
   const auto cases = formats::read_json_file(fixture("decode/expected.json"));
   for (const size_t i : {3U}) {
