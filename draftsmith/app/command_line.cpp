@@ -73,7 +73,7 @@ void add_probe_flags(CLI::App& app, Flags& flags) {
   app.add_option("--drafter", flags.drafter, "drafter folder");
   app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")
       ->capture_default_str();
-  app.add_option("--method", flags.method, "chain (decode only)")->capture_default_str();
+  app.add_option("--method", flags.method, "chain or tree (decode only)")->capture_default_str();
   app.add_option("--budget", flags.budget, "nodes without the root (tree only)")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
@@ -133,7 +133,12 @@ int run_command_line(int argc, const char* const* argv) {
     sub->allow_extras();
     sub->add_option("--config", config_file, "settings file (TOML); the command line wins over it");
     const std::string name = command.name;
-    if (name == "eval") sub->add_flag("--json", flags.json, "print the result as one JSON object");
+    if (name == "eval") {
+      sub->add_flag("--json", flags.json, "print the result as one JSON object");
+      sub->add_flag(
+          "--trace", flags.trace,
+          "print what every round proposed, accepted and corrected, as text where possible");
+    }
     if (name == "train")
       sub->add_flag("--resume", flags.resume, "go on from the newest checkpoint of train.out");
     if (name == "probe") add_probe_flags(*sub, flags);

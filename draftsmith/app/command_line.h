@@ -11,6 +11,7 @@ namespace draftsmith::app {
 struct Flags {
   bool json = false;
   bool resume = false;
+  bool trace = false;
   // probe
   std::string stage;
   std::string input;

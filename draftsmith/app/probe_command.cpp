@@ -65,10 +65,10 @@ void check_stage(const std::string& stage) {
 void run_probe(RunConfig config, const Flags& flags) {
   check_stage(flags.stage);
   const auto dtype = parse_probe_dtype(flags);
-  if (flags.method != "chain") {
+  if (flags.method != "chain" && flags.method != "tree") {
     throw ConfigError(
         {.what = "--method",
-         .expected = "chain",
+         .expected = "chain or tree",
          .got = "'" + flags.method + "'",
          .where = "probe"});
   }
@@ -76,6 +76,7 @@ void run_probe(RunConfig config, const Flags& flags) {
   config.target.dtype = flags.dtype;
   config.drafter.init = flags.drafter;
   config.drafter.dtype = flags.dtype;
+  config.eval.method = flags.method;
   formats::write_safetensors(flags.output, run_stage(config, flags, dtype));
 }
 

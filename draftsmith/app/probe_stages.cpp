@@ -232,7 +232,12 @@ formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& con
   std::vector<int64_t> ids(prompt.data_ptr<int64_t>(), prompt.data_ptr<int64_t>() + prompt.numel());
   if (ids.empty())
     throw ShapeError({.what = "prompt", .expected = "at least one id", .got = "none"});
-  const auto answer = eval::decode_chain(target, drafter, ids, limits, /*runs_raw_rounds=*/true);
+  const auto picker = make_picker(config.eval);
+  eval::DrafterSource source(target, drafter, make_draft_options(config.eval));
+  const auto answer =
+      eval::decode_speculatively(
+          target, source, {ids}, limits, {.picker = picker, .runs_raw_rounds = true})
+          .answers.front();
   ids.insert(ids.end(), answer.tokens.begin(), answer.tokens.end());
   std::vector<int64_t> lengths;
   for (const auto& round : answer.rounds)

@@ -260,5 +260,20 @@ TEST_F(Probe, DecodesAsTheReferenceLoop) {
   }
 }
 
+TEST_F(Probe, DecodesATreeToTheSameOutput) {
+  const auto item = formats::read_json_file(fixture("decode/expected.json"))[3];
+  const auto prompt = item.at("prompt").get<std::vector<int64_t>>();
+  const auto output =
+      run({{"prompt", torch::tensor(prompt, torch::kLong)}},
+          Arguments{
+              "decode", "--method=tree", "--eval.tree_budget=60", "--eval.max_new_tokens=40",
+              "--eval.ignore_stop=true"} +
+              use("decode/target", "decode/drafter"));
+  const auto expected = item.at("output").get<std::vector<int64_t>>();
+  EXPECT_TRUE(output.tensor("output").equal(torch::tensor(expected, torch::kLong)));
+  const auto rounds = static_cast<int64_t>(item.at("acceptance_lengths").size());
+  EXPECT_LT(output.tensor("acceptance_lengths").size(0), rounds);
+}
+
 }  // namespace
 }  // namespace draftsmith::app
