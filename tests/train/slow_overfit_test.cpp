@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "draftsmith/eval/greedy_decode.h"
+#include "draftsmith/eval/token_picker.h"
 
 #include "tests/train/tiny_run.h"
 
