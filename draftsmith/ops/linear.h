@@ -7,10 +7,10 @@ namespace draftsmith::ops {
 
 /// x weight^T + bias.
 ///
-/// Few rows without gradients, as in decoding, run in a kernel that reads each weight once at the
-/// speed of memory, sums in float32 (float64 for float64), and gives a row the same bits whatever
-/// other rows stand beside it: one token at a time and a tree of tokens then decode to the same
-/// output. Everything else is libtorch's matrix product.
+/// Up to kFewRows rows without gradients, as in decoding, run in a kernel that reads each weight
+/// once at the speed of memory, sums in float32 (float64 for float64), and gives a row the same
+/// bits whatever other rows stand beside it: one token at a time and a block of tokens then decode
+/// to the same output. Everything else is libtorch's matrix product.
 ///
 /// Gradient: to x, weight and bias.
 torch::Tensor linear(             // [.., out]
@@ -18,8 +18,6 @@ torch::Tensor linear(             // [.., out]
     const torch::Tensor& weight,  // [out, in] as x
     const torch::Tensor& bias);   // [out] as x, or undefined
 
-/// How many rows are few. In bfloat16 the library multiplies many rows in half the time of float32.
 inline constexpr int64_t kFewRows = 16;
-inline constexpr int64_t kFewFloatRows = 64;
 
 }  // namespace draftsmith::ops
