@@ -40,8 +40,7 @@ torch::Tensor cached_attention(
        .E = E,
        .capacity = capacity,
        .out = out.data_ptr(),
-       .ancestors = tree == nullptr ? nullptr : tree->ancestors.data(),
-       .depths = tree == nullptr ? nullptr : tree->depths.data()});
+       .ancestors = tree == nullptr ? nullptr : tree->ancestors.data()});
   return out;
 }
 

@@ -16,7 +16,7 @@ namespace draftsmith::ops {
 /// With a tree, query t sees the cached keys and those of its ancestors and itself, and gets the
 /// bits that it would get if its path were decoded alone.
 ///
-/// Gradient: none. Memory: scores of one key head per thread.
+/// Gradient: none. Memory: scores of one query per thread.
 torch::Tensor cached_attention(            // [B, T, H, E]
     const torch::Tensor& query,            // [B, T, H, E]
     const torch::Tensor& key,              // [B, capacity, G, E] as query, dense

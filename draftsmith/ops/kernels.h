@@ -92,7 +92,6 @@ struct CachedAttentionParams {
   void* out;  // [B, T, H, E]
 
   const uint8_t* ancestors = nullptr;  // [B, T, T] 1 where query t sees new token j; null: j <= t
-  const int64_t* depths = nullptr;     // [B, T] of new tokens in their tree, with `ancestors`
 };
 
 void compute_cached_attention(const CachedAttentionParams& params);
