@@ -44,7 +44,7 @@ const std::vector<Command>& commands() {
        {"target", "data"}},
       {"report", "shows runs as one HTML page with curves, which needs nothing else", {}},
       {"probe",
-       "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
+       "runs one stage alone on tensors from a file: target, blocks, drafter, loss, tree, decode",
        {"loss", "attention", "memory", "eval"}}};
   return list;
 }
@@ -101,14 +101,17 @@ void read_run_settings(const std::filesystem::path& run_folder, const FieldList&
 }
 
 void add_probe_flags(CLI::App& app, Flags& flags) {
-  app.add_option("stage", flags.stage, "target, blocks, drafter, loss or decode")->required();
+  app.add_option("stage", flags.stage, "target, blocks, drafter, loss, tree or decode")->required();
   app.add_option("--input", flags.input, "safetensors file with the stage's input")->required();
   app.add_option("--output", flags.output, "safetensors file to write")->required();
   app.add_option("--target", flags.target, "target folder");
   app.add_option("--drafter", flags.drafter, "drafter folder");
   app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")
       ->capture_default_str();
-  app.add_option("--method", flags.method, "chain (decode only)")->capture_default_str();
+  app.add_option("--method", flags.method, "chain or tree (decode only)")->capture_default_str();
+  app.add_option("--budget", flags.budget, "nodes without the root (tree only)")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--grad", flags.grad, "also write gradients (drafter only)");
 }
 
@@ -178,6 +181,10 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
     const std::string name = command.name;
     if (name == "eval" || name == "data" || name == "plan")
       sub->add_flag("--json", flags.json, "print the result as one JSON object");
+    if (name == "eval")
+      sub->add_flag(
+          "--trace", flags.trace,
+          "print what every round proposed, accepted and corrected, as text where possible");
     if (name == "plan")
       sub->add_flag("--measure", flags.measure, "measure this machine and predict seconds");
     if (name == "data") add_data_flags(*sub, flags);

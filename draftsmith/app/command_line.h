@@ -21,6 +21,7 @@ struct Flags {
   // report
   std::vector<std::string> runs;
   std::string out;
+  bool trace = false;
   // probe
   std::string stage;
   std::string input;
@@ -29,6 +30,7 @@ struct Flags {
   std::string drafter;
   std::string dtype = "float32";
   std::string method = "chain";
+  int64_t budget = 32;
   bool grad = false;
 };
 

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/eval/draft_tree.h"
 #include "draftsmith/eval/speculative_decode.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/ops/checks.h"
@@ -36,35 +37,6 @@ read_blocks(const ProbeInput& input, const formats::DrafterConfig& config, doubl
   return data::make_draft_blocks(
       rows, {input.ids("anchors", 2), input.get("keep", 2)},
       {config.block_size, config.mask_token_id, decay_gamma});
-}
-
-/// The target's states of packed rows: every document runs alone, so attention and positions
-/// start anew.
-model::TargetStates run_documents(
-    const model::Target& target,
-    const data::BlockRows& rows,
-    const std::vector<int64_t>& layer_ids) {
-  if (!rows.document_ids.defined()) return target.forward(rows.ids, layer_ids);
-  const auto [B, S] = ops::dims<2>(rows.ids, "input_ids");
-  const auto options = torch::TensorOptions(target.dtype());
-  const int64_t D = target.config().hidden_size;
-  model::TargetStates states{
-      torch::zeros({B, S, D * static_cast<int64_t>(layer_ids.size())}, options),
-      torch::zeros({B, S, D}, options)};
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t begin = 0, end = 0; begin < S; begin = end) {
-      const int64_t document = rows.document_ids[b][begin].item<int64_t>();
-      end = begin + 1;
-      while (end < S && rows.document_ids[b][end].item<int64_t>() == document)
-        ++end;
-      if (document == -1) continue;
-      const auto part =
-          target.forward(rows.ids.narrow(0, b, 1).narrow(1, begin, end - begin), layer_ids);
-      states.features[b].narrow(0, begin, end - begin).copy_(part.features[0]);
-      states.last[b].narrow(0, begin, end - begin).copy_(part.last[0]);
-    }
-  }
-  return states;
 }
 
 std::vector<int64_t> read_lengths(const ProbeInput& input, int64_t B, int64_t S) {
@@ -181,7 +153,7 @@ probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradien
   const bool needs_teacher = config.loss.kl_weight > 0;
   model::TargetStates states;
   if (!input.has("target_hidden") || (needs_teacher && !input.has("teacher_hidden")))
-    states = run_documents(target, rows, layer_ids);
+    states = target.forward(rows.ids, layer_ids, rows.document_ids);
   const auto take = [&](const char* name, int64_t width, const torch::Tensor& computed) {
     const auto tensor = input.has(name) ? input.get(name, 3) : computed;
     ops::check_shape(tensor, {B, S, width}, name);
@@ -240,6 +212,14 @@ probe_loss(const ProbeInput& input, const RunConfig& config, torch::ScalarType d
       {"dhidden", gradient * scale}};
 }
 
+formats::NamedTensors probe_tree(const ProbeInput& input, int64_t budget) {
+  const auto tree = eval::build_draft_tree(input.get("logits", 2).to(torch::kFloat), budget);
+  return {
+      {"tokens", torch::tensor(tree.tokens, torch::kLong)},
+      {"depths", torch::tensor(tree.depths, torch::kLong)},
+      {"parents", torch::tensor(tree.parents, torch::kLong)}};
+}
+
 formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& config) {
   const auto prompt = input.ids("prompt", 1).contiguous();
   const auto target = model::Target::load(config.target);
@@ -252,7 +232,12 @@ formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& con
   std::vector<int64_t> ids(prompt.data_ptr<int64_t>(), prompt.data_ptr<int64_t>() + prompt.numel());
   if (ids.empty())
     throw ShapeError({.what = "prompt", .expected = "at least one id", .got = "none"});
-  const auto answer = eval::decode_chain(target, drafter, ids, limits, /*runs_raw_rounds=*/true);
+  const auto picker = make_picker(config.eval);
+  eval::DrafterSource source(target, drafter, make_draft_options(config.eval));
+  const auto answer =
+      eval::decode_speculatively(
+          target, source, {ids}, limits, {.picker = picker, .runs_raw_rounds = true})
+          .answers.front();
   ids.insert(ids.end(), answer.tokens.begin(), answer.tokens.end());
   std::vector<int64_t> lengths;
   for (const auto& round : answer.rounds)

@@ -90,7 +90,7 @@ void run_replay(const RunConfig& config, const Flags& flags) {
   const auto drafter = load_weights(config, replay, target);
   bool is_finite = true;
   for (size_t i = 0; i < replay.cursors.size(); ++i) {
-    auto read = source.read(replay.cursors[i], drafter.block_rule(config.loss.decay_gamma));
+    auto read = source.read(replay.cursors[i], drafter.block_rule(config.loss.block_decay()));
     if (read.tokens.sequences != replay.sequences[i]) {
       throw DataError(
           {.what = flags.replay,

@@ -140,4 +140,17 @@ std::string Vocabulary::text(int64_t id) const {
   return found == texts_.end() ? fmt::format("<{}>", id) : found->second;
 }
 
+std::string Vocabulary::show(int64_t id) const {
+  const auto found = texts_.find(id);
+  if (found == texts_.end()) return fmt::format("{}", id);
+  try {
+    return Sorted(found->second).dump();
+  } catch (const nlohmann::json::exception&) {  // no UTF-8
+    std::string shown = "<";
+    for (const char byte : found->second)
+      shown += fmt::format("{:02X}", static_cast<unsigned char>(byte));
+    return shown + ">";
+  }
+}
+
 }  // namespace draftsmith::formats

@@ -24,6 +24,10 @@ class Vocabulary {
   /// tokens. "<id>" for an id without a token.
   std::string text(int64_t id) const;
 
+  /// The same for people: `" cat"`, `"\n"`; bytes that are no UTF-8 by themselves in hexadecimal,
+  /// and the number of an id without a token.
+  std::string show(int64_t id) const;
+
  private:
   std::map<std::string, int64_t> ids_;
   std::map<int64_t, std::string> texts_;

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <algorithm>
+
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/model/settings.h"
@@ -184,15 +186,18 @@ torch::Tensor Drafter::forward(
   return ops::rms_norm(hidden, norm_, config_.rms_norm_eps);
 }
 
-KvCache Drafter::make_cache(int64_t capacity) const {
+KvCache Drafter::make_cache(int64_t num_rows, int64_t capacity) const {
   return KvCache(
-      config_.num_layers, 1, capacity, config_.num_kv_heads, config_.head_dim,
+      config_.num_layers, num_rows, capacity, config_.num_kv_heads, config_.head_dim,
       fc_.weight.options());
 }
 
-void Drafter::append_context(KvCache& cache, const torch::Tensor& features) const {
+void Drafter::append_context(
+    KvCache& cache,
+    const torch::Tensor& features,
+    const std::vector<int64_t>& row_tokens) const {
   const at::NoGradGuard no_grad;
-  const int64_t T = features.size(1);
+  const auto [B, T, F] = ops::dims<3>(features, "features");
   const auto context = project_features(features);
   const auto angles = rope_.angles(cache.next_positions(T), dtype());
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -200,23 +205,26 @@ void Drafter::append_context(KvCache& cache, const torch::Tensor& features) cons
         static_cast<int64_t>(i), layers_[i].make_keys(context, angles),
         layers_[i].make_values(context));
   }
-  cache.advance({T});
+  cache.advance(row_tokens.empty() ? std::vector<int64_t>(static_cast<size_t>(B), T) : row_tokens);
 }
 
 torch::Tensor Drafter::draft(const torch::Tensor& embedded, const KvCache& cache) const {
   const at::NoGradGuard no_grad;
   const auto [B, K, D] = ops::dims<3>(embedded, "embedded");
-  const int64_t length = cache.lengths().at(0);
+  const auto& lengths = cache.lengths();
+  DS_CHECK(static_cast<int64_t>(lengths.size()) == B);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  // What lies beyond a row's own length is at or after its anchor, which no slot sees.
   const Places places{
-      {torch::full({1, 1}, length, torch::kLong), torch::ones({1, 1}, torch::kBool),
-       torch::zeros({1, 1}, torch::kLong), K},
+      {torch::tensor(lengths, torch::kLong).unsqueeze(1), torch::ones({B, 1}, torch::kBool),
+       torch::zeros({B, 1}, torch::kLong), K},
       {},
       rope_.angles(cache.next_positions(K), dtype())};
   auto hidden = embedded;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
     const ContextKeys keys{
-        cache.keys(index).narrow(1, 0, length), cache.values(index).narrow(1, 0, length)};
+        cache.keys(index).narrow(1, 0, longest), cache.values(index).narrow(1, 0, longest)};
     hidden = run_layer(i, hidden, keys, places, ops::AttentionMethod::kBlock);
   }
   return ops::rms_norm(hidden, norm_, config_.rms_norm_eps);

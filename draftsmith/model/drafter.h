@@ -45,15 +45,19 @@ class Drafter {
       const data::DraftBlocks& blocks,
       const ForwardPlan& plan = {}) const;
 
-  /// Decoding: projects features of the next context positions of one row into the cache.
-  void append_context(KvCache& cache, const torch::Tensor& features) const;  // [1, T, F]
+  /// Decoding: projects features of the next context positions into the cache, the first
+  /// row_tokens[b] of row b; empty = all.
+  void append_context(
+      KvCache& cache,
+      const torch::Tensor& features,  // [B, T, F]
+      const std::vector<int64_t>& row_tokens = {}) const;
 
-  /// Decoding: states of one block whose anchor is the position after the cached context.
-  torch::Tensor draft(                // [1, K, D]
-      const torch::Tensor& embedded,  // [1, K, D]
+  /// Decoding: states of one block per row, whose anchor is the position after the row's context.
+  torch::Tensor draft(                // [B, K, D]
+      const torch::Tensor& embedded,  // [B, K, D]
       const KvCache& cache) const;
 
-  KvCache make_cache(int64_t capacity) const;
+  KvCache make_cache(int64_t num_rows, int64_t capacity) const;
 
   const formats::DrafterConfig& config() const { return config_; }
   torch::ScalarType dtype() const { return fc_.weight.scalar_type(); }

@@ -201,6 +201,9 @@ formats::DrafterConfig make_drafter_config(
   formats::DrafterConfig config;
   static_cast<formats::TransformerConfig&>(config) = target;
   config.model_type = "qwen3";
+  if (settings.init == "target" && target.is_hybrid())
+    fail_setting(
+        "init", "random or a drafter, since the target's layers are of another kind", "target");
   config.num_layers = settings.num_layers;
   config.num_heads = or_default(settings.num_attention_heads, target.num_heads);
   config.num_kv_heads = or_default(settings.num_key_value_heads, target.num_kv_heads);

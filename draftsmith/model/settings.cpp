@@ -7,9 +7,12 @@ namespace draftsmith::model {
 
 void add_fields(FieldList& fields, TargetSettings& settings) {
   fields.begin_section("target");
-  fields.add("path", settings.path, "target model: a Hugging Face folder (Llama or Qwen3)");
+  fields.add("path", settings.path, "target model: a Hugging Face folder (Llama, Qwen3 or Qwen3.5)");
   fields.add_choice("dtype", settings.dtype, {"bfloat16", "float32"}, "arithmetic of the target");
   fields.add("device", settings.device, "where the target runs");
+  fields.add(
+      "devices", settings.devices,
+      "devices that share the target by layers, first layers first; empty = target.device alone");
 }
 
 void add_fields(FieldList& fields, DrafterSettings& settings) {

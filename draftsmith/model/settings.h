@@ -17,6 +17,7 @@ struct TargetSettings {
   std::string path;
   std::string dtype = "bfloat16";
   std::string device = "cpu";
+  std::vector<std::string> devices;  // one target split by layers; empty = `device` alone
 };
 
 struct DrafterSettings {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "draftsmith/ops/span.h"
+
 /// The kernels that every device defines, on plain pointers: torch stops at the op. Arrays are
 /// dense and row-major; sizes and indices are 64-bit.
 namespace draftsmith::ops {
@@ -19,6 +21,9 @@ struct RmsNormParams {
   double eps;
   void* out;      // [rows, width]
   double* scale;  // [rows] 1 / sqrt(mean(x^2) + eps), or null
+
+  bool is_zero_centred = false;  // times 1 + weight, and rounded last
+  const void* gate = nullptr;    // [rows, width] if set, times silu(gate) at the end
 };
 
 void compute_rms_norm(const RmsNormParams& params);
@@ -41,9 +46,10 @@ void compute_rms_norm_gradient(const RmsNormGradientParams& params);
 struct RotaryParams {
   Storage storage;
   const void* x;    // [B, S, H, E]
-  const void* cos;  // [B or 1, S, E/2]
+  const void* cos;  // [B or 1, S, rotated / 2]
   const void* sin;  // as cos
   int64_t B, S, H, E;
+  int64_t rotated;        // the first elements of each head that turn; the others are copied
   bool has_batch_angles;  // cos and sin have B rows
   bool is_inverse;        // rotate back: the gradient
   void* out;              // [B, S, H, E]
@@ -84,6 +90,8 @@ struct CachedAttentionParams {
   const int64_t* lengths;  // [B] keys before those of the T new tokens
   int64_t B, T, H, G, E, capacity;
   void* out;  // [B, T, H, E]
+
+  const uint8_t* ancestors = nullptr;  // [B, T, T] 1 where query t sees new token j; null: j <= t
 };
 
 void compute_cached_attention(const CachedAttentionParams& params);
@@ -117,6 +125,62 @@ struct BlockSoftmaxGradientParams {
 
 /// Runs in the calling thread.
 void compute_block_softmax_gradient(const BlockSoftmaxGradientParams& params);
+struct ShortConvParams {
+  Storage storage;
+  const void* x;           // [B, T, C]
+  const void* window;      // [B, taps - 1, C] inputs before x, or null
+  const void* weight;      // [taps, C]
+  const int64_t* sources;  // [B, T, taps] see ops/short_conv.h
+  int64_t B, T, C, taps;   // taps <= 16
+  void* out;               // [B, T, C]
+};
+
+void compute_short_conv(const ShortConvParams& params);
+
+struct DeltaWalkParams {
+  Storage storage;        // of mixed and out; the rest is kF64 for kF64, else kF32
+  const void* mixed;      // [B, T, 2 Hk Ek + Hv Ev]
+  const void* decay;      // [B, T, Hv]
+  const void* beta;       // [B, T, Hv]
+  const int64_t* counts;  // [B] tokens of each row
+  const int64_t* order;   // [B, T] nodes depth first; null: a line
+  const int64_t* depths;  // [B, T] with `order`
+  int64_t B, T, Hk, Hv, Ek, Ev;
+  void* state;  // [B, Hv, Ek, Ev] read; for a line overwritten by the state after it
+  void* out;    // [B, T, Hv, Ev]
+};
+
+/// One task per row and value head.
+void compute_delta_walk(const DeltaWalkParams& params);
+
+struct DeltaChunkParams {
+  const void* mixed;   // [B, T, 2 Hk Ek + Hv Ev] bf16
+  const float* decay;  // [B, T, Hv]
+  const float* beta;   // [B, T, Hv]
+  const Span* spans;   // [num_spans]
+  int64_t num_spans;
+  int64_t T, Hk, Hv, Ek, Ev;
+  float* state;  // [B, Hv, Ek, Ev] before and after the only span of each row, or null: zeros
+  void* out;     // [B, T, Hv, Ev] bf16, written within the spans
+};
+
+/// Whether this processor has what `compute_delta_chunks` needs, for heads of this width.
+bool has_delta_chunks(int64_t Ek, int64_t Ev);
+
+/// One task per span and value head.
+void compute_delta_chunks(const DeltaChunkParams& params);
+
+struct TopKParams {
+  Storage storage;     // kBF16 or kF32
+  const void* logits;  // [rows, V]
+  int64_t rows;
+  int64_t vocab_size;  // V
+  int64_t k;           // 1 .. V
+  int64_t* ids;        // [rows, k] best first, the smaller id on ties
+  float* log_probs;    // [rows, k]
+};
+
+void compute_top_k(const TopKParams& params);
 
 /// Softmax statistics of the rows of a [rows, width] array of logits.
 struct SoftmaxStatistics {

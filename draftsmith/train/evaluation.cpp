@@ -12,7 +12,7 @@ MetricSums evaluate_held_out(
     const torch::Tensor& lm_head,
     data::BatchSource& held_out,
     const LossSettings& loss) {
-  const auto rule = drafter.block_rule(loss.decay_gamma);
+  const auto rule = drafter.block_rule(loss.block_decay());
   MetricSums sums;
   for (int64_t i = 0; i < held_out.batches_of_epoch(0); ++i) {
     const auto batch = pipeline::make_train_batch(

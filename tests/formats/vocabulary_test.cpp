@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "draftsmith/formats/json.h"
+
 #include <string>
 
 #include "tests/support/temp_folder.h"
@@ -43,6 +45,43 @@ TEST(Vocabulary, IsEmptyWithoutATokenizer) {
   const TempFolder folder;
   EXPECT_TRUE(Vocabulary::from_folder(folder.path()).empty());
   EXPECT_EQ(Vocabulary::from_folder(folder.path()).text(3), "<3>");
+}
+
+void write_shown_tokenizer(const testing::TempFolder& folder, const Json& vocab, const Json& decoder) {
+  const Json tokenizer = {
+      {"model", {{"vocab", vocab}}},
+      {"decoder", decoder},
+      {"added_tokens", {{{"id", 9}, {"content", "<|end|>"}}}}};
+  folder.write("tokenizer.json", tokenizer.dump());
+}
+
+TEST(VocabularyShow, ShowsBytesOfByteLevelTokens) {
+  const testing::TempFolder folder;
+  write_shown_tokenizer(
+      folder,
+      {{"\u0120cat", 0}, {"\u010a", 1}, {"\u00c3\u00a9", 2}, {"\u00c3", 3}, {"a\u0120b", 4}},
+      {{"type", "ByteLevel"}});
+  const auto text = Vocabulary::from_folder(folder.path());
+  EXPECT_EQ(text.show(0), "\" cat\"");
+  EXPECT_EQ(text.show(1), "\"\\n\"");
+  EXPECT_EQ(text.show(2), "\"\u00e9\"");
+  EXPECT_EQ(text.show(3), "<C3>");  // half a character
+  EXPECT_EQ(text.show(4), "\"a b\"");
+  EXPECT_EQ(text.show(9), "\"<|end|>\"");
+  EXPECT_EQ(text.show(5), "5");
+}
+
+TEST(VocabularyShow, ShowsSpacesOfSentencePieceTokens) {
+  const testing::TempFolder folder;
+  write_shown_tokenizer(folder, {{"\u2581cat", 0}, {"\u2581\u2581", 1}}, nullptr);
+  const auto text = Vocabulary::from_folder(folder.path());
+  EXPECT_EQ(text.show(0), "\" cat\"");
+  EXPECT_EQ(text.show(1), "\"  \"");
+}
+
+TEST(VocabularyShow, ShowsNumbersWithoutATokenizer) {
+  const testing::TempFolder folder;
+  EXPECT_EQ(Vocabulary::from_folder(folder.path()).show(17), "17");
 }
 
 }  // namespace

@@ -31,6 +31,11 @@ std::filesystem::path write_broken_target(const TempFolder& folder, int64_t toke
   return path;
 }
 
+std::string short_name(const std::string& fixture_name) {
+  const size_t begin = fixture_name.find('/') + 1;
+  return fixture_name.substr(begin, fixture_name.find('-') - begin);
+}
+
 model::DrafterSettings tiny_drafter_settings(const std::string& init) {
   model::DrafterSettings settings;
   settings.init = init;

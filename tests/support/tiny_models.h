@@ -23,6 +23,8 @@ model::Target load_target(const std::string& fixture_name, const std::string& dt
 /// Writes a copy of targets/qwen3-tiny whose embedding of one token is not a number: every
 /// sequence that holds it gives features that are not finite.
 std::filesystem::path write_broken_target(const TempFolder& folder, int64_t token);
+/// "llama", "qwen3" or "qwen3_5" of such a name: for parameterised tests.
+std::string short_name(const std::string& fixture_name);
 
 /// Settings of a 2-layer drafter for such a target: blocks of 4, layers [0, 2], mask id 205.
 model::DrafterSettings tiny_drafter_settings(const std::string& init = "random");
