@@ -185,6 +185,29 @@ void check_fits_target(
   }
 }
 
+/// Some trainers store copies of the target's embedding and head beside the drafter. We use the
+/// target's, so a copy that differs belongs to another target or was trained.
+void check_borrowed_tensors(const Target& target, const std::string& folder) {
+  const auto reader = formats::SafetensorsReader::open_folder(folder);
+  const auto check = [&](const char* name, const torch::Tensor& own) {
+    if (!reader.has(name)) return;
+    const auto copy = reader.tensor(name);
+    const bool is_equal =
+        copy.sizes() == own.sizes() && copy.to(torch::kBFloat16).equal(own.to(torch::kBFloat16));
+    if (is_equal) return;
+    throw DataError(
+        {.what = name,
+         .expected = "the target's own, to the precision of bfloat16",
+         .got = "another tensor",
+         .where = folder,
+         .hint = "the target that this drafter was made for"});
+  };
+  const auto all_ids = torch::arange(target.config().vocab_size, torch::kLong);
+  if (reader.has("embed_tokens.weight"))
+    check("embed_tokens.weight", target.embed(all_ids.unsqueeze(0))[0]);
+  check("lm_head.weight", target.lm_head());
+}
+
 }  // namespace
 
 formats::DrafterConfig make_drafter_config(
@@ -237,6 +260,7 @@ Drafter make_drafter(
   if (settings.init != "random" && settings.init != "target") {
     auto drafter = Drafter::load(settings.init, dtype);
     check_fits_target(drafter.config(), target, settings.init);
+    check_borrowed_tensors(target, settings.init);
     return drafter;
   }
   auto config = make_drafter_config(settings, target.config(), target_settings.path);
