@@ -22,7 +22,7 @@ using Assignments = std::vector<std::pair<std::string, std::string>>;
 struct Command {
   const char* name;
   const char* help;
-  std::vector<std::string> sections;  // of settings that the command uses
+  std::vector<std::string> settings;  // that the command uses: sections or single keys
 };
 
 const std::vector<Command>& commands() {
@@ -43,16 +43,20 @@ const std::vector<Command>& commands() {
        "looks at a dataset: counts, lengths, batches, what is wrong with it, and its loss mask",
        {"target", "data"}},
       {"report", "shows runs as one HTML page with curves, which needs nothing else", {}},
+      {"export",
+       "writes a drafter as a folder that z-lab/dflash, SpecForge, SGLang, vLLM or speculators "
+       "load",
+       {"target.path", "drafter.init"}},
       {"probe",
        "runs one stage alone on tensors from a file: target, blocks, drafter, loss, tree, decode",
        {"loss", "attention", "memory", "eval"}}};
   return list;
 }
 
-bool uses_section(const Command& command, const std::string& key) {
-  const std::string section = key.substr(0, key.find('.'));
-  return std::find(command.sections.begin(), command.sections.end(), section) !=
-         command.sections.end();
+bool uses_setting(const Command& command, const std::string& key) {
+  return std::any_of(
+      command.settings.begin(), command.settings.end(),
+      [&](const std::string& used) { return used == key || used == key.substr(0, key.find('.')); });
 }
 
 void add_settings(
@@ -61,7 +65,7 @@ void add_settings(
     const FieldList& fields,
     Assignments& given) {
   for (const Field& field : fields.fields()) {
-    if (!uses_section(command, field.key)) continue;
+    if (!uses_setting(command, field.key)) continue;
     app.add_option_function<std::string>(
            "--" + field.key,
            [&given, key = field.key](const std::string& value) { given.emplace_back(key, value); },
@@ -118,6 +122,31 @@ void add_probe_flags(CLI::App& app, Flags& flags) {
 void add_report_flags(CLI::App& app, Flags& flags) {
   app.add_option("runs", flags.runs, "run folders, overlaid in every chart")->required();
   app.add_option("--out", flags.out, "HTML file to write; report.html of the first run if absent");
+}
+
+void add_export_flags(CLI::App& app, Flags& flags) {
+  app.add_option("--format", flags.format, "zlab, specforge, sglang, vllm or speculators")
+      ->required();
+  app.add_option(
+      "--out", flags.out, "folder to write; the run's export/ if drafter.init is a run folder");
+  app.add_flag(
+      "--check", flags.check,
+      "load the folder in a fresh process and compare its states with training's; a folder that "
+      "fails is not left");
+  app.add_option(
+      "--target_name", flags.target_name,
+      "the target's name in a speculators folder; target.path if not given");
+  app.footer(
+      "drafter.init names what is exported: a run folder (its newest checkpoint), a checkpoint or "
+      "a drafter folder of any layout. Weights are written in bfloat16.");
+}
+
+/// The part of `export --check` that runs in a process of its own; not for people.
+void add_export_check(CLI::App& app, Flags& flags) {
+  CLI::App* sub = app.add_subcommand("export-check", "compares a folder with states of training");
+  sub->group("");
+  sub->add_option("--drafter", flags.drafter)->required();
+  sub->add_option("--input", flags.input)->required();
 }
 
 /// What CLI11 could not place: a misspelt key is answered with the nearest known one.
@@ -191,8 +220,10 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
     if (name == "train") add_train_flags(*sub, flags);
     if (name == "report") add_report_flags(*sub, flags);
     if (name == "probe") add_probe_flags(*sub, flags);
+    if (name == "export") add_export_flags(*sub, flags);
     add_settings(*sub, command, fields, given);
   }
+  add_export_check(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -225,6 +256,8 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
   if (name == "data") run_data(config, flags);
   if (name == "report") run_report(flags);
   if (name == "probe") run_probe(config, flags);
+  if (name == "export") run_export(config, flags);
+  if (name == "export-check") run_export_check(flags);
   return 0;
 }
 

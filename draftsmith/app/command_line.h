@@ -13,15 +13,18 @@ namespace draftsmith::app {
 struct Flags {
   BuildInfo build;
   bool json = false;
+  std::string out;  // report, export
   // train
   bool resume = false;
-  int64_t show = 0;      // data: sequences to print
-  bool measure = false;  // plan
-  std::string replay;    // a file of bad_batches
+  std::string replay;  // a file of bad_batches
+  // plan
+  bool measure = false;
+  // data
+  int64_t show = 0;  // sequences to print
+  // eval
+  bool trace = false;
   // report
   std::vector<std::string> runs;
-  std::string out;
-  bool trace = false;
   // probe
   std::string stage;
   std::string input;
@@ -32,6 +35,10 @@ struct Flags {
   std::string method = "chain";
   int64_t budget = 32;
   bool grad = false;
+  // export
+  std::string format;
+  std::string target_name;
+  bool check = false;
 };
 
 /// Parses the command line and runs its command. Returns 0, or prints help and returns 0.
@@ -48,6 +55,11 @@ void run_replay(const RunConfig& config, const Flags& flags);
 void run_eval(RunConfig config, const Flags& flags);
 void run_generate(RunConfig config);
 void run_probe(RunConfig config, const Flags& flags);
+void run_export(RunConfig config, const Flags& flags);
+
+/// What `export --check` starts as a process of its own: compares `drafter` with the states in
+/// `input` and prints the differences as JSON.
+void run_export_check(const Flags& flags);
 
 /// Writes one HTML file with the curves of `flags.runs`. Errors: DataError for a folder without
 /// metrics, ConfigError for an output that is no report.

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/formats/drafter_layouts.h"
 #include "draftsmith/formats/json.h"
 
 namespace draftsmith::formats {
@@ -221,12 +222,13 @@ TargetConfig read_target_config(const fs::path& folder) {
 }
 
 DrafterConfig read_drafter_config(const fs::path& folder) {
-  const auto json = JsonObject::from_file(folder / "config.json");
+  const JsonObject json = read_drafter_json(folder);
   DrafterConfig config;
   config.model_type = json.text("model_type");
   if (config.model_type != "qwen3")
     fail(json, "model_type", "qwen3", "'" + config.model_type + "'");
   json.integer("head_dim", 1, 10000);  // no fallback: a guess here rotates the wrong width
+  json.integer("num_key_value_heads", 1, 10000);
   json.number("rms_norm_eps");
   read_sizes(json, config);
   config.rope = read_rope(json, /*needs_theta=*/true);
@@ -241,69 +243,11 @@ DrafterConfig read_drafter_config(const fs::path& folder) {
   config.num_target_layers = counter.integer_or("num_target_layers", 0, 1, 10000);
   check_layer_ids(json, config);
   read_layer_types(json, config);
+  for (const JsonObject* place : {&json, &inner})  // NeMo, vLLM
+    if (place->has("causal")) config.is_causal = place->boolean_or("causal", false);
   if (json.has("is_causal")) config.is_causal = json.boolean_or("is_causal", false);
-  if (inner.has("causal")) config.is_causal = inner.boolean_or("causal", false);
   config.initializer_range = json.number_or("initializer_range", 0.02);
   return config;
-}
-
-std::string write_drafter_config(const DrafterConfig& config, const std::string& dtype) {
-  Json layer_types = Json::array();
-  for (const bool is_sliding : config.is_sliding)
-    layer_types.push_back(is_sliding ? "sliding_attention" : "full_attention");
-  Json inner = {
-      {"block_size", config.block_size},
-      {"mask_token_id", config.mask_token_id},
-      {"target_layer_ids", config.target_layer_ids}};
-  Json rope = {{"rope_type", config.rope.type}};
-  if (config.rope.type != "default") rope["factor"] = config.rope.factor;
-  if (config.rope.type == "llama3" || config.rope.type == "yarn")
-    rope["original_max_position_embeddings"] = config.rope.original_max_position;
-  if (config.rope.type == "llama3") {
-    rope["low_freq_factor"] = config.rope.low_freq_factor;
-    rope["high_freq_factor"] = config.rope.high_freq_factor;
-  }
-  if (config.rope.type == "yarn") {
-    rope["beta_fast"] = config.rope.beta_fast;
-    rope["beta_slow"] = config.rope.beta_slow;
-    if (config.rope.attention_factor) rope["attention_factor"] = *config.rope.attention_factor;
-  }
-  Json rope_parameters = rope;
-  rope_parameters["rope_theta"] = config.rope.theta;
-
-  Json json = {
-      {"architectures", {"DFlashDraftModel"}},
-      {"auto_map", {{"AutoModel", "dflash.DFlashDraftModel"}}},
-      {"model_type", "qwen3"},
-      {"dtype", dtype},
-      {"block_size", config.block_size},
-      {"num_target_layers", config.num_target_layers},
-      {"dflash_config", inner},
-      {"hidden_size", config.hidden_size},
-      {"intermediate_size", config.intermediate_size},
-      {"num_hidden_layers", config.num_layers},
-      {"num_attention_heads", config.num_heads},
-      {"num_key_value_heads", config.num_kv_heads},
-      {"head_dim", config.head_dim},
-      {"hidden_act", "silu"},
-      {"layer_types", layer_types},
-      {"sliding_window", config.has_sliding_layers() ? Json(config.sliding_window) : Json()},
-      {"use_sliding_window", config.has_sliding_layers()},
-      {"max_window_layers", config.num_layers},
-      {"rope_theta", config.rope.theta},
-      {"rope_scaling", config.rope.type == "default" ? Json() : rope},
-      {"rope_parameters", rope_parameters},
-      {"max_position_embeddings", config.max_position_embeddings},
-      {"rms_norm_eps", config.rms_norm_eps},
-      {"initializer_range", config.initializer_range},
-      {"attention_bias", config.has_attention_bias},
-      {"attention_dropout", 0.0},
-      {"vocab_size", config.vocab_size},
-      {"tie_word_embeddings", false},
-      {"use_cache", true}};
-  if (config.num_target_layers == 0) json.erase("num_target_layers");
-  if (config.is_causal) json["is_causal"] = *config.is_causal;
-  return json.dump(2) + "\n";
 }
 
 std::vector<int64_t> read_stop_token_ids(const fs::path& folder) {

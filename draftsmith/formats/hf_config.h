@@ -83,14 +83,10 @@ struct DrafterConfig : TransformerConfig {
 /// Errors: DataError for a missing key, an unknown model type or rope type.
 TargetConfig read_target_config(const std::filesystem::path& folder);
 
-/// Reads config.json of a drafter as z-lab, SpecForge and draftsmith write it.
+/// Reads config.json of a drafter in any layout of `read_drafter_json`.
 /// Errors: DataError naming the key if block_size, mask_token_id, target_layer_ids, layer_types,
 /// sliding_window (with sliding layers), rope theta, head_dim or rms_norm_eps is missing.
 DrafterConfig read_drafter_config(const std::filesystem::path& folder);
-
-/// config.json with all keys that z-lab, SpecForge, SGLang and vLLM read; block size and rope in
-/// both of their places. `dtype` is that of the weights beside it.
-std::string write_drafter_config(const DrafterConfig& config, const std::string& dtype);
 
 /// Token ids that end an answer: `eos_token_id` of generation_config.json, else of config.json.
 std::vector<int64_t> read_stop_token_ids(const std::filesystem::path& folder);

@@ -200,6 +200,14 @@ std::vector<std::string> SafetensorsReader::names() const {
   return result;
 }
 
+void SafetensorsReader::rename(const std::string& from, const std::string& to) {
+  DS_CHECK(!has(to));
+  auto node = entries_.extract(from);
+  DS_CHECK(!node.empty());
+  node.key() = to;
+  entries_.insert(std::move(node));
+}
+
 const SafetensorsReader::Entry& SafetensorsReader::find(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end())

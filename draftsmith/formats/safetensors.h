@@ -30,6 +30,9 @@ class SafetensorsReader {
   bool has(const std::string& name) const { return entries_.count(name) != 0; }
   std::vector<std::string> names() const;  // sorted
 
+  /// Another name for a tensor that is there; `to` must be free.
+  void rename(const std::string& from, const std::string& to);
+
   /// A view of the mapped file, never to be written; copied only if its bytes are not aligned
   /// for its dtype. Errors: DataError if there is no such tensor.
   torch::Tensor tensor(const std::string& name) const;

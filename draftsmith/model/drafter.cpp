@@ -10,12 +10,23 @@
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/formats/drafter_config_writing.h"
+#include "draftsmith/formats/drafter_layouts.h"
 #include "draftsmith/model/settings.h"
 #include "draftsmith/ops/block_attention.h"
 #include "draftsmith/ops/checks.h"
 #include "draftsmith/ops/rms_norm.h"
 
 namespace draftsmith::model {
+namespace {
+
+/// What other trainers store beside a drafter's own tensors. `make_drafter` compares the first two
+/// with the target's.
+const std::vector<std::string> kBorrowedTensors = {
+    "embed_tokens.weight",  "lm_head.weight",         "t2d", "d2t",
+    "verifier_norm.weight", "verifier_lm_head.weight"};
+
+}  // namespace
 
 Drafter::Drafter(formats::DrafterConfig config, WeightMap weights)
     : config_(std::move(config)), rope_(config_.rope, config_.head_dim) {
@@ -33,8 +44,9 @@ Drafter::Drafter(formats::DrafterConfig config, WeightMap weights)
 
 Drafter Drafter::load(const std::filesystem::path& folder, torch::ScalarType dtype) {
   auto config = formats::read_drafter_config(folder);
-  const auto reader = formats::SafetensorsReader::open_folder(folder);
-  auto weights = load_weights(reader, list_drafter_weights(config), dtype);
+  auto reader = formats::SafetensorsReader::open_folder(folder);
+  formats::use_own_tensor_names(reader);
+  auto weights = load_weights(reader, list_drafter_weights(config), dtype, kBorrowedTensors);
   for (auto& [name, tensor] : weights)
     tensor = tensor.clone();  // off the read-only mapping
   return {std::move(config), std::move(weights)};

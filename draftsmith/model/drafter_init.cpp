@@ -187,6 +187,29 @@ void check_fits_target(
   }
 }
 
+/// Some trainers store copies of the target's embedding and head beside the drafter. We use the
+/// target's, so a copy that differs belongs to another target or was trained.
+void check_borrowed_tensors(const Target& target, const std::string& folder) {
+  const auto reader = formats::SafetensorsReader::open_folder(folder);
+  const auto check = [&](const char* name, const torch::Tensor& own) {
+    if (!reader.has(name)) return;
+    const auto copy = reader.tensor(name);
+    const bool is_equal =
+        copy.sizes() == own.sizes() && copy.to(torch::kBFloat16).equal(own.to(torch::kBFloat16));
+    if (is_equal) return;
+    throw DataError(
+        {.what = name,
+         .expected = "the target's own, to the precision of bfloat16",
+         .got = "another tensor",
+         .where = folder,
+         .hint = "the target that this drafter was made for"});
+  };
+  const auto all_ids = torch::arange(target.config().vocab_size, torch::kLong);
+  if (reader.has("embed_tokens.weight"))
+    check("embed_tokens.weight", target.embed(all_ids.unsqueeze(0))[0]);
+  check("lm_head.weight", target.lm_head());
+}
+
 }  // namespace
 
 formats::DrafterConfig make_drafter_config(
@@ -244,7 +267,11 @@ Drafter build_drafter(
     const torch::Tensor& sample_ids,
     uint64_t seed) {
   const auto dtype = parse_dtype(settings.dtype);
-  if (is_drafter_folder(settings.init)) return Drafter::load(settings.init, dtype);
+  if (is_drafter_folder(settings.init)) {
+    auto drafter = Drafter::load(settings.init, dtype);
+    check_borrowed_tensors(target, settings.init);
+    return drafter;
+  }
   auto weights = make_random_weights(config, dtype, seed);
   if (settings.init == "target") copy_from_target(config, target, sample_ids, weights);
   return {std::move(config), std::move(weights)};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/formats/drafter_config_writing.h"
+
 #include <gtest/gtest.h>
 
 #include "draftsmith/base/error.h"
-#include "draftsmith/formats/hf_config.h"
 
 #include "tests/base/expect_error.h"
 #include "tests/formats/config_files.h"
