@@ -204,7 +204,7 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
   for (const Command& command : commands()) {
     CLI::App* sub = app.add_subcommand(command.name, command.help);
     sub->allow_extras();
-    if (!command.sections.empty())
+    if (!command.settings.empty())
       sub->add_option(
           "--config", config_file, "settings file (TOML); the command line wins over it");
     const std::string name = command.name;
