@@ -46,8 +46,7 @@ def check_drawing(page, num_runs):
                   "Memory"):
         assert title in titles, titles
     for title, figure in zip(titles, figures):
-        paths = re.findall(r'<path[^>]* d="([^"]*)"', figure) + \
-            re.findall(r'<path d="([^"]*)"', figure)
+        paths = re.findall(r'<path[^>]* d="([^"]*)"', figure)
         drawn = [d for d in paths if d.count("L") >= 2]
         assert len(drawn) >= num_runs, (title, paths)
         assert not any("NaN" in d or "Infinity" in d for d in paths), (title, paths)
