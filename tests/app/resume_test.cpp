@@ -91,6 +91,24 @@ TEST_F(Resume, NeedsNotTheFolderThatItsFirstWeightsCameFrom) {
   EXPECT_TRUE(fs::exists(checkpoint("run", 3)));
 }
 
+TEST_F(Resume, KeepsTheMemoryPlanWhateverMemoryIsFree) {
+  const Arguments sizes = {"--data.tokens_per_batch=256", "--data.num_anchors=2000"};
+  expect_done(train("free", 1, sizes + Arguments{"--memory.budget=2GiB"}));
+  expect_done(
+      train("whole", 4, sizes + Arguments{"--memory.budget=64MiB", "--train.save_every=2"}));
+  fs::create_directories(folder / "run/checkpoints");
+  fs::copy(checkpoint("whole", 2), checkpoint("run", 2));
+  fs::copy_file(folder / "whole/settings.toml", folder / "run/settings.toml");
+  expect_done(resume("run", {"--memory.budget=2GiB"}));
+  EXPECT_FALSE(train::read_stamp(checkpoint("free", 1)).recomputes_layers);
+  for (const char* name : {"whole", "run"}) {
+    const auto stamp = train::read_stamp(checkpoint(name, 4));
+    EXPECT_TRUE(stamp.recomputes_layers) << name;
+    EXPECT_GT(stamp.chunk_rows, 0) << name;
+  }
+  expect_same_state("run", "whole", 4);
+}
+
 TEST_F(Resume, StampsItsCheckpoints) {
   expect_done(train("run", 1));
   const auto stamp = train::read_stamp(checkpoint("run", 1));
