@@ -48,4 +48,6 @@ find_path(DS_TOMLPLUSPLUS toml++/toml.h REQUIRED)
 find_library(DS_HIGHWAY hwy REQUIRED)
 add_library(ds_highway INTERFACE)
 target_link_libraries(ds_highway INTERFACE ${DS_HIGHWAY})
-target_compile_definitions(ds_highway INTERFACE HWY_SHARED_DEFINE)
+# Of the instruction sets between these three none is worth its compile time: SSE2, AVX2, AVX-512.
+target_compile_definitions(ds_highway INTERFACE HWY_SHARED_DEFINE
+  "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)")

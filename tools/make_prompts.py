@@ -35,11 +35,8 @@ import sysconfig
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
-
-from tool_output import BAD_ARGUMENT, BAD_FILE, ToolError, already_there, exit_status
+from chat_model import ChatModel
+from tool_output import BAD_ARGUMENT, ToolError, already_there, exit_status
 
 OUTPUT_FILES = {"prompts.jsonl", "held_out.jsonl"}
 SKIPPED_FOLDERS = {
@@ -69,96 +66,6 @@ class Docstring(NamedTuple):
     @property
     def top_module(self):
         return self.qualified_name.partition(".")[0]
-
-
-class ChatModel:
-    """The tokenizer and the chat template of a Hugging Face model folder."""
-
-    def __init__(self, folder):
-        settings = read_json(folder / "tokenizer_config.json")
-        source = settings.get("chat_template")
-        if not isinstance(source, str):
-            raise ToolError(
-                BAD_FILE,
-                f"chat_template: expected a string, got {type(source).__name__} "
-                f"({folder / 'tokenizer_config.json'}). Try an instruction-tuned model.",
-            )
-        self.folder = folder
-        self.tokenizer = load_tokenizer(folder / "tokenizer.json")
-        added = self.tokenizer.get_added_tokens_decoder().values()
-        self.special_texts = [token.content for token in added if token.special]
-        self.token_names = {
-            f"{role}_token": token_text(settings.get(f"{role}_token"))
-            for role in ("bos", "eos", "pad", "unk")
-        }
-        # A chat template is a program out of a downloaded file, so it runs sandboxed. Templates
-        # are written for these two whitespace settings.
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = raise_template_error
-        try:
-            self.template = environment.from_string(source)
-        except TemplateError as error:
-            raise self.template_failure(error) from error
-
-    def prompt_ids(self, message):
-        try:
-            rendered = self.template.render(
-                messages=[{"role": "user", "content": message}],
-                add_generation_prompt=True,
-                **self.token_names,
-            )
-        except TemplateError as error:
-            raise self.template_failure(error) from error
-        # The template has written every special token, bos too where the model wants one.
-        return self.tokenizer.encode(rendered, add_special_tokens=False).ids
-
-    def template_failure(self, error):
-        return ToolError(
-            BAD_FILE,
-            f"chat_template: expected a working template, got '{error}' ({self.folder}). "
-            "Try another model.",
-        )
-
-
-def raise_template_error(message):
-    raise TemplateError(message)
-
-
-def token_text(token):
-    """A token as its text; tokenizer_config.json may hold an object instead of a string."""
-    return token.get("content", "") if isinstance(token, dict) else token or ""
-
-
-def read_json(path):
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ToolError(
-            BAD_ARGUMENT,
-            f"--model: expected a model folder, got '{error.strerror}' ({path}). "
-            "Try tools/gguf_to_hf.py to make one.",
-        ) from error
-    except ValueError as error:
-        raise ToolError(
-            BAD_FILE, f"{path.name}: expected JSON, got '{error}' ({path}). Try another copy."
-        ) from error
-    if not isinstance(value, dict):
-        raise ToolError(
-            BAD_FILE,
-            f"{path.name}: expected an object, got {type(value).__name__} ({path}). "
-            "Try another copy.",
-        )
-    return value
-
-
-def load_tokenizer(path):
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # The library raises plain Exception for every failure.
-        raise ToolError(
-            BAD_FILE,
-            f"{path.name}: expected a tokenizer, got '{error}' ({path}). Try another copy.",
-        ) from error
 
 
 def library_modules():

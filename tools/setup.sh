@@ -12,9 +12,10 @@ packages=(build-essential cmake ninja-build ccache python3 python3-venv libcli11
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 
+# install_packages PACKAGE...: those of Debian that are not there yet.
 install_packages() {
   local missing=() package
-  for package in "${packages[@]}"; do
+  for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
       missing+=("$package")
   done
@@ -32,13 +33,20 @@ install_packages() {
   "${run_as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >&2
 }
 
+# install_wheels FOLDER REQUIREMENTS SIZE: a virtual environment with exactly these wheels.
 install_wheels() {
-  local stamp="$venv/.installed"
-  cmp -s tools/requirements.txt "$stamp" && return
-  say "installing Python wheels into .venv (1.6 GB)"
-  [ -x "$venv/bin/pip" ] || { rm -rf "$venv" && /usr/bin/python3 -m venv "$venv"; }
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r tools/requirements.txt
-  cp tools/requirements.txt "$stamp"
+  local folder=$1 requirements=$2 size=$3
+  cmp -s "$requirements" "$folder/.installed" && return
+  say "installing Python wheels into ${folder##*/} ($size)"
+  [ -x "$folder/bin/pip" ] || { rm -rf "$folder" && /usr/bin/python3 -m venv "$folder"; }
+  "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$requirements"
+  cp "$requirements" "$folder/.installed"
+}
+
+# What only the slow tests need: a browser for the report, readers for the files of other tools.
+install_check_tools() {
+  install_packages chromium
+  install_wheels "$root/.venv-checks" tools/requirements-checks.txt "300 MB"
 }
 
 # build PRESET [TARGET...]
@@ -60,7 +68,7 @@ make_demo_model() {
 }
 
 set_up() {
-  install_packages
-  install_wheels
+  install_packages "${packages[@]}"
+  install_wheels "$venv" tools/requirements.txt "1.6 GB"
   build "$@"
 }

@@ -11,7 +11,8 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
-#include "draftsmith/train/checkpoint.h"
+#include "draftsmith/train/bad_step.h"
+#include "draftsmith/train/checkpoint_list.h"
 
 namespace draftsmith::app {
 namespace {
@@ -26,22 +27,29 @@ struct Command {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
+      {"plan",
+       "says how many bytes a run needs, part by part, and what it would choose; trains nothing",
+       {"target", "drafter", "data", "loss", "attention", "memory"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
-       {"target", "drafter", "data", "loss", "train"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "train"}},
       {"eval",
        "decodes prompts speculatively and plainly: acceptance length, speed, equality",
        {"target", "drafter", "eval"}},
       {"generate",
        "lets the target answer prompts and writes the answers as a training dataset",
        {"target", "generate"}},
+      {"data",
+       "looks at a dataset: counts, lengths, batches, what is wrong with it, and its loss mask",
+       {"target", "data"}},
+      {"report", "shows runs as one HTML page with curves, which needs nothing else", {}},
       {"export",
        "writes a drafter as a folder that z-lab/dflash, SpecForge, SGLang, vLLM or speculators "
        "load",
        {"target.path", "drafter.init"}},
       {"probe",
-       "runs one stage alone on tensors from a file: target, blocks, drafter, loss, decode",
-       {"loss", "eval"}}};
+       "runs one stage alone on tensors from a file: target, blocks, drafter, loss, tree, decode",
+       {"loss", "attention", "memory", "eval"}}};
   return list;
 }
 
@@ -69,16 +77,51 @@ void add_settings(
   }
 }
 
+void add_data_flags(CLI::App& app, Flags& flags) {
+  app.add_option("--show", flags.show, "sequences to print, the supervised part marked")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option(
+      "--target", flags.target,
+      "target folder: its vocabulary is checked, its tokenizer shows the text, and it says how "
+      "many of the answers' tokens are its own first choice");
+}
+
+void add_train_flags(CLI::App& app, Flags& flags) {
+  auto* resume = app.add_flag(
+      "--resume", flags.resume,
+      "go on from the newest complete checkpoint of train.out, with the settings of the run");
+  app.add_option(
+         "--replay", flags.replay,
+         "run the batches of this file of RUN/bad_batches alone and say what is not finite")
+      ->excludes(resume);
+}
+
+/// The settings of a run that goes on or is looked at again come first, so that a bare --resume
+/// or --replay repeats them.
+void read_run_settings(const std::filesystem::path& run_folder, const FieldList& fields) {
+  const auto saved = run_folder / "settings.toml";
+  if (std::filesystem::exists(saved)) read_settings_file(saved, fields);
+}
+
 void add_probe_flags(CLI::App& app, Flags& flags) {
-  app.add_option("stage", flags.stage, "target, blocks, drafter, loss or decode")->required();
+  app.add_option("stage", flags.stage, "target, blocks, drafter, loss, tree or decode")->required();
   app.add_option("--input", flags.input, "safetensors file with the stage's input")->required();
   app.add_option("--output", flags.output, "safetensors file to write")->required();
   app.add_option("--target", flags.target, "target folder");
   app.add_option("--drafter", flags.drafter, "drafter folder");
   app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")
       ->capture_default_str();
-  app.add_option("--method", flags.method, "chain (decode only)")->capture_default_str();
+  app.add_option("--method", flags.method, "chain or tree (decode only)")->capture_default_str();
+  app.add_option("--budget", flags.budget, "nodes without the root (tree only)")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--grad", flags.grad, "also write gradients (drafter only)");
+}
+
+void add_report_flags(CLI::App& app, Flags& flags) {
+  app.add_option("runs", flags.runs, "run folders, overlaid in every chart")->required();
+  app.add_option("--out", flags.out, "HTML file to write; report.html of the first run if absent");
 }
 
 void add_export_flags(CLI::App& app, Flags& flags) {
@@ -143,9 +186,10 @@ std::string resolve_drafter_folder(const std::string& init) {
   return newest ? newest->string() : init;
 }
 
-int run_command_line(int argc, const char* const* argv) {
+int run_command_line(int argc, const char* const* argv, const BuildInfo& build) {
   RunConfig config;
   Flags flags;
+  flags.build = build;
   const FieldList fields = list_fields(config);
   Assignments given;
   std::string config_file;
@@ -153,15 +197,28 @@ int run_command_line(int argc, const char* const* argv) {
   CLI::App app("draftsmith trains DFlash drafters for speculative decoding.", "draftsmith");
   app.require_subcommand(1);
   app.footer("draftsmith COMMAND --help explains the settings of a command.");
-  app.set_version_flag("--version", "draftsmith 0.1.0");
+  app.set_version_flag(
+      "--version",
+      fmt::format(
+          "draftsmith 0.1.0, commit {}{}", build.commit, build.is_changed ? " with changes" : ""));
   for (const Command& command : commands()) {
     CLI::App* sub = app.add_subcommand(command.name, command.help);
     sub->allow_extras();
-    sub->add_option("--config", config_file, "settings file (TOML); the command line wins over it");
+    if (!command.sections.empty())
+      sub->add_option(
+          "--config", config_file, "settings file (TOML); the command line wins over it");
     const std::string name = command.name;
-    if (name == "eval") sub->add_flag("--json", flags.json, "print the result as one JSON object");
-    if (name == "train")
-      sub->add_flag("--resume", flags.resume, "go on from the newest checkpoint of train.out");
+    if (name == "eval" || name == "data" || name == "plan")
+      sub->add_flag("--json", flags.json, "print the result as one JSON object");
+    if (name == "eval")
+      sub->add_flag(
+          "--trace", flags.trace,
+          "print what every round proposed, accepted and corrected, as text where possible");
+    if (name == "plan")
+      sub->add_flag("--measure", flags.measure, "measure this machine and predict seconds");
+    if (name == "data") add_data_flags(*sub, flags);
+    if (name == "train") add_train_flags(*sub, flags);
+    if (name == "report") add_report_flags(*sub, flags);
     if (name == "probe") add_probe_flags(*sub, flags);
     if (name == "export") add_export_flags(*sub, flags);
     add_settings(*sub, command, fields, given);
@@ -181,20 +238,23 @@ int run_command_line(int argc, const char* const* argv) {
   refuse_extras(sub->remaining(), fields);
 
   if (flags.resume) {
-    // The run's own settings come first, so that a bare --resume repeats the run.
     for (const auto& [key, value] : given)
       if (key == "train.out") config.train.out = value;
-    const auto saved = std::filesystem::path(config.train.out) / "settings.toml";
-    if (std::filesystem::exists(saved)) read_settings_file(saved, fields);
+    read_run_settings(config.train.out, fields);
   }
+  if (!flags.replay.empty())
+    read_run_settings(train::read_bad_step(flags.replay).run_folder, fields);
   if (!config_file.empty()) read_settings_file(config_file, fields);
   for (const auto& [key, value] : given)
     fields.get(key, "command line").parse(value);
 
   const std::string name = sub->get_name();
-  if (name == "train") run_train(config, flags);
+  if (name == "plan") run_plan(config, flags);
+  if (name == "train") flags.replay.empty() ? run_train(config, flags) : run_replay(config, flags);
   if (name == "eval") run_eval(config, flags);
   if (name == "generate") run_generate(config);
+  if (name == "data") run_data(config, flags);
+  if (name == "report") run_report(flags);
   if (name == "probe") run_probe(config, flags);
   if (name == "export") run_export(config, flags);
   if (name == "export-check") run_export_check(flags);

@@ -1,101 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
 
 #include "draftsmith/app/command_line.h"
+#include "draftsmith/app/eval_report.h"
+#include "draftsmith/app/text_prompts.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
-#include "draftsmith/data/prompts.h"
 #include "draftsmith/data/token_batch.h"
-#include "draftsmith/eval/evaluate.h"
-#include "draftsmith/formats/json.h"
 #include "draftsmith/model/drafter_init.h"
 
 namespace draftsmith::app {
 namespace {
 
 constexpr size_t kSamplePrompts = 8;  // for drafter.init = target
-
-formats::Json acceptance_as_json(const eval::AcceptanceReport& report) {
-  return {
-      {"responses", report.responses},
-      {"rounds", report.rounds},
-      {"tokens", report.tokens},
-      {"acceptance_length", report.pooled},
-      {"acceptance_length_95", {report.pooled_95.low, report.pooled_95.high}},
-      {"mean_per_response", report.mean_per_response},
-      {"by_slot", report.by_slot},
-      {"histogram", report.histogram}};
-}
-
-formats::Json report_as_json(const eval::EvalReport& report) {
-  formats::Json json = acceptance_as_json(report.total);
-  json["is_identical"] = report.differences.empty();
-  json["differences"] = formats::Json::array();
-  for (const auto& item : report.differences)
-    json["differences"].push_back(
-        {{"prompt", item.prompt}, {"position", item.position}, {"gap", item.gap}});
-  json["plain_tokens_per_s"] = report.plain_tokens_per_s;
-  json["speculative_tokens_per_s"] = report.speculative_tokens_per_s;
-  json["seconds"] = {
-      {"prefill", report.times.prefill},
-      {"draft", report.times.draft},
-      {"verify", report.times.verify}};
-  json["sets"] = formats::Json::object();
-  for (const auto& [name, set] : report.by_set)
-    json["sets"][name] = acceptance_as_json(set);
-  return json;
-}
-
-void print_acceptance(const std::string& name, const eval::AcceptanceReport& report) {
-  print_result(
-      "{:<12} {:>9} {:>7} {:>7} {:>11.3f} [{:.3f}, {:.3f}] {:>12.3f}", name, report.responses,
-      report.rounds, report.tokens, report.pooled, report.pooled_95.low, report.pooled_95.high,
-      report.mean_per_response);
-}
-
-void print_histogram(const eval::AcceptanceReport& report) {
-  const int64_t most =
-      std::max<int64_t>(1, *std::max_element(report.histogram.begin(), report.histogram.end()));
-  print_result("tokens per round");
-  for (size_t length = 1; length < report.histogram.size(); ++length) {
-    const int64_t count = report.histogram[length];
-    print_result(
-        "{:>4} {:>7} {}", length, count, std::string(static_cast<size_t>(40 * count / most), '#'));
-  }
-}
-
-void print_report(const eval::EvalReport& report) {
-  print_result(
-      "{:<12} {:>9} {:>7} {:>7} {:>11} {:<14} {:>14}", "set", "responses", "rounds", "tokens",
-      "acceptance", "95 %", "per response");
-  for (const auto& [name, set] : report.by_set)
-    print_acceptance(name.empty() ? "(none)" : name, set);
-  print_acceptance("all", report.total);
-  std::vector<std::string> slots;
-  for (const double share : report.total.by_slot)
-    slots.push_back(fmt::format("{:.3f}", share));
-  print_result("accepted up to slot 1, 2, ...: {}", fmt::join(slots, " "));
-  print_histogram(report.total);
-  print_result(
-      "tokens/s: plain {:.1f}, speculative {:.1f}, ratio {:.2f}", report.plain_tokens_per_s,
-      report.speculative_tokens_per_s, report.speculative_tokens_per_s / report.plain_tokens_per_s);
-  print_result(
-      "seconds: prefill {:.1f}, draft {:.1f}, verify {:.1f}", report.times.prefill,
-      report.times.draft, report.times.verify);
-  print_result(
-      "output equal to plain greedy decoding: {}",
-      report.differences.empty()
-          ? "yes, all tokens"
-          : fmt::format(
-                "no, in {} of {} answers", report.differences.size(), report.total.responses));
-  for (const auto& item : report.differences)
-    print_result(
-        "  prompt {}: first difference at token {}, gap of the two best logits {:.6f}", item.prompt,
-        item.position, item.gap);
-}
+constexpr int64_t kSweptBudgets[] = {2, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 
 /// Prompts side by side, padded on the right: what `drafter.init = target` measures norms on.
 torch::Tensor sample_prompts(const std::vector<data::Prompt>& prompts) {
@@ -105,32 +26,100 @@ torch::Tensor sample_prompts(const std::vector<data::Prompt>& prompts) {
   return data::pad_sequences(sequences, {}).ids;
 }
 
-}  // namespace
+/// The methods to measure: the one that was asked for first.
+std::vector<MeasuredMethod> list_methods(const eval::EvalSettings& settings) {
+  std::vector<MeasuredMethod> methods = {{settings.method, settings.tree_budget, {}}};
+  if (settings.sweep != "budget") return methods;
+  if (settings.method != "chain") methods.push_back({"chain", 0, {}});
+  std::set<int64_t> budgets(std::begin(kSweptBudgets), std::end(kSweptBudgets));
+  budgets.insert(settings.tree_budget);
+  if (settings.method == "tree") budgets.erase(settings.tree_budget);
+  for (const int64_t budget : budgets)
+    methods.push_back({"tree", budget, {}});
+  return methods;
+}
 
-void run_eval(RunConfig config, const Flags& flags) {
-  if (config.eval.prompts.empty()) {
+void check_settings(const eval::EvalSettings& settings, const Flags& flags) {
+  const auto refuse = [](const char* key, const char* expected, const char* got) {
+    throw ConfigError({.what = key, .expected = expected, .got = got, .where = "eval"});
+  };
+  if (settings.prompts.empty()) {
     throw ConfigError(
         {.what = "eval.prompts",
          .expected = "a file of prompts",
          .got = "none",
          .hint = "--eval.prompts=FILE"});
   }
+  if (settings.sweep != "none" && !settings.compare.empty())
+    refuse("eval.sweep", "none beside eval.compare", "budget");
+  if (settings.sweep != "none" && settings.sample_drafts)
+    refuse("eval.sweep", "none beside eval.sample_drafts, which is for chains", "budget");
+  if (flags.trace && flags.json) refuse("--trace", "no --json beside it", "both");
+}
+
+}  // namespace
+
+void run_eval(RunConfig config, const Flags& flags) {
+  check_settings(config.eval, flags);
+  make_draft_options(config.eval);  // refuses before anything is loaded
   config.drafter.init = resolve_drafter_folder(config.drafter.init);
   const auto vocab_size = formats::read_target_config(config.target.path).vocab_size;
-  const auto prompts = data::read_prompts(config.eval.prompts, vocab_size);
+  const auto prompts = read_text_prompts(config.eval.prompts, config.target.path, vocab_size);
   const auto target = model::Target::load(config.target);
-  const auto drafter = model::make_drafter(
-      config.drafter, config.target, target, sample_prompts(prompts),
-      static_cast<uint64_t>(config.train.seed));
+  const auto load_drafter = [&](const std::string& init) {
+    auto settings = config.drafter;
+    settings.init = init;
+    return model::make_drafter(
+        settings, config.target, target, sample_prompts(prompts),
+        static_cast<uint64_t>(config.train.seed));
+  };
+  const auto drafter = load_drafter(config.drafter.init);
   const eval::DecodeLimits limits{
       config.eval.max_new_tokens, config.eval.ignore_stop
                                       ? std::vector<int64_t>{}
                                       : formats::read_stop_token_ids(config.target.path)};
-  const auto report = eval::evaluate_chain(target, drafter, prompts, limits);
+
+  EvalResult result;
+  result.methods = list_methods(config.eval);
+  std::vector<std::unique_ptr<eval::DraftSource>> sources;
+  for (const auto& method : result.methods) {
+    auto settings = config.eval;
+    settings.method = method.method;
+    settings.tree_budget = method.tree_budget;
+    sources.push_back(
+        std::make_unique<eval::DrafterSource>(target, drafter, make_draft_options(settings)));
+  }
+  std::optional<model::Drafter> other;
+  if (!config.eval.compare.empty()) {
+    result.compared_drafter = config.eval.compare;
+    other = load_drafter(resolve_drafter_folder(config.eval.compare));
+    result.methods.push_back(result.methods.front());
+    sources.push_back(
+        std::make_unique<eval::DrafterSource>(target, *other, make_draft_options(config.eval)));
+  }
+
+  std::vector<eval::DraftSource*> pointers;
+  for (const auto& source : sources)
+    pointers.push_back(source.get());
+  eval::EvalOptions options{
+      .picker = make_picker(config.eval),
+      .batch = config.eval.batch,
+      .repeats = config.eval.repeats,
+      .expects_identity = !config.eval.sample_drafts || config.eval.temperature == 0};
+  if (flags.trace)
+    options.on_round = [text = formats::Vocabulary::from_folder(config.target.path)](
+                           const eval::RoundTrace& trace) { print_round(trace, text); };
+  auto reports = eval::evaluate(target, pointers, prompts, limits, options);
+  for (size_t i = 0; i < reports.size(); ++i)
+    result.methods[i].report = std::move(reports[i]);
+  if (other) {
+    result.difference = eval::compare_acceptance(
+        result.methods.front().report.rounds, result.methods.back().report.rounds);
+  }
   if (flags.json) {
-    print_line(report_as_json(report).dump());
+    print_line(report_as_json(result).dump());
   } else {
-    print_report(report);
+    print_report(result);
   }
 }
 

@@ -12,7 +12,7 @@
 #include "draftsmith/base/progress.h"
 #include "draftsmith/data/dataset_writer.h"
 #include "draftsmith/data/prompts.h"
-#include "draftsmith/eval/greedy_decode.h"
+#include "draftsmith/eval/plain_decode.h"
 
 namespace draftsmith::app {
 namespace fs = std::filesystem;
@@ -67,6 +67,8 @@ void run_generate(RunConfig config) {
                                    ? std::vector<int64_t>{}
                                    : formats::read_stop_token_ids(config.target.path)};
 
+  const eval::TokenPicker picker(settings.temperature, static_cast<uint64_t>(settings.seed));
+
   // Prompts of similar length share a batch; the dataset keeps the order of the file.
   std::vector<size_t> order(prompts.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -83,10 +85,11 @@ void run_generate(RunConfig config) {
     std::vector<std::vector<int64_t>> ids;
     for (size_t i = first; i < end; ++i)
       ids.push_back(prompts[order[i]].ids);
-    const auto answers = eval::decode_greedily(target, ids, limits, [&](int64_t added) {
-      new_tokens += added;
-      progress.update(new_tokens, fmt::format("{}/{} prompts", first, prompts.size()));
-    });
+    const auto answers = eval::decode_plainly(
+        target, ids, limits, picker, static_cast<int64_t>(first), [&](int64_t added) {
+          new_tokens += added;
+          progress.update(new_tokens, fmt::format("{}/{} prompts", first, prompts.size()));
+        });
     for (size_t i = first; i < end; ++i)
       sequences[order[i]] = join(prompts[order[i]].ids, answers[i - first]);
   }

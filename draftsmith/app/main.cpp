@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -14,6 +15,8 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/memory/host_allocator.h"
+
+#include "build_info_values.h"
 
 namespace {
 
@@ -45,8 +48,9 @@ constexpr int kExitBug = 70;
 
 int main(int argc, char** argv) {
   draftsmith::memory::install_host_allocator();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error that names it
   try {
-    return draftsmith::app::run_command_line(argc, argv);
+    return draftsmith::app::run_command_line(argc, argv, {DS_COMMIT, DS_IS_CHANGED});
   } catch (const draftsmith::Error& error) {
     draftsmith::log_line(error.what());
     return error.exit_code();

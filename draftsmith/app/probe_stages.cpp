@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/eval/draft_tree.h"
 #include "draftsmith/eval/speculative_decode.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/ops/checks.h"
@@ -36,35 +37,6 @@ read_blocks(const ProbeInput& input, const formats::DrafterConfig& config, doubl
   return data::make_draft_blocks(
       rows, {input.ids("anchors", 2), input.get("keep", 2)},
       {config.block_size, config.mask_token_id, decay_gamma});
-}
-
-/// The target's states of packed rows: every document runs alone, so attention and positions
-/// start anew.
-model::TargetStates run_documents(
-    const model::Target& target,
-    const data::BlockRows& rows,
-    const std::vector<int64_t>& layer_ids) {
-  if (!rows.document_ids.defined()) return target.forward(rows.ids, layer_ids);
-  const auto [B, S] = ops::dims<2>(rows.ids, "input_ids");
-  const auto options = torch::TensorOptions(target.dtype());
-  const int64_t D = target.config().hidden_size;
-  model::TargetStates states{
-      torch::zeros({B, S, D * static_cast<int64_t>(layer_ids.size())}, options),
-      torch::zeros({B, S, D}, options)};
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t begin = 0, end = 0; begin < S; begin = end) {
-      const int64_t document = rows.document_ids[b][begin].item<int64_t>();
-      end = begin + 1;
-      while (end < S && rows.document_ids[b][end].item<int64_t>() == document)
-        ++end;
-      if (document == -1) continue;
-      const auto part =
-          target.forward(rows.ids.narrow(0, b, 1).narrow(1, begin, end - begin), layer_ids);
-      states.features[b].narrow(0, begin, end - begin).copy_(part.features[0]);
-      states.last[b].narrow(0, begin, end - begin).copy_(part.last[0]);
-    }
-  }
-  return states;
 }
 
 std::vector<int64_t> read_lengths(const ProbeInput& input, int64_t B, int64_t S) {
@@ -148,7 +120,7 @@ formats::NamedTensors probe_target(const ProbeInput& input, const RunConfig& con
 
 formats::NamedTensors probe_blocks(const ProbeInput& input, const RunConfig& config) {
   const auto drafter = formats::read_drafter_config(config.drafter.init);
-  const auto blocks = read_blocks(input, drafter, config.loss.decay_gamma);
+  const auto blocks = read_blocks(input, drafter, config.loss.block_decay());
   const int64_t S = blocks.context_positions.size(1);
   const auto full = ops::make_block_mask(blocks.layout, {0, drafter.is_causal.value_or(false)}, S);
   formats::NamedTensors output = {
@@ -175,13 +147,13 @@ probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradien
   const auto drafter = model::make_drafter(config.drafter, config.target, target, {}, 0);
   const auto& layer_ids = drafter.config().target_layer_ids;
   pipeline::TrainBatch batch;
-  batch.blocks = read_blocks(input, drafter.config(), config.loss.decay_gamma);
+  batch.blocks = read_blocks(input, drafter.config(), config.loss.block_decay());
 
   const int64_t D = target.config().hidden_size;
   const bool needs_teacher = config.loss.kl_weight > 0;
   model::TargetStates states;
   if (!input.has("target_hidden") || (needs_teacher && !input.has("teacher_hidden")))
-    states = run_documents(target, rows, layer_ids);
+    states = target.forward(rows.ids, layer_ids, rows.document_ids);
   const auto take = [&](const char* name, int64_t width, const torch::Tensor& computed) {
     const auto tensor = input.has(name) ? input.get(name, 3) : computed;
     ops::check_shape(tensor, {B, S, width}, name);
@@ -193,7 +165,9 @@ probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradien
   batch.embedded = target.embed(batch.blocks.block_ids.flatten(1)).to(drafter.dtype());
 
   const auto step =
-      train::run_micro_step(drafter, target.lm_head(), batch, config.loss, has_gradients);
+      train::run_micro_step(drafter, target.lm_head(), batch, config.loss, has_gradients,
+      {model::parse_attention_method(config.attention.method),
+       config.memory.recompute == "layer"});
   const double weight_sum = step.sums.weight_sum;
   formats::NamedTensors output = {
       {"hidden", step.hidden},
@@ -223,21 +197,27 @@ probe_loss(const ProbeInput& input, const RunConfig& config, torch::ScalarType d
     rows.teacher_rows = torch::arange(rows.hidden.size(0), torch::kLong);
   }
   const auto lm_head = input.get("lm_head", 2).to(dtype);
-  const ops::LossOptions options{
-      config.loss.kl_weight, config.loss.cap_weight, config.loss.chunk_rows};
-  const auto terms = config.loss.method == "full" ? ops::lm_head_loss_full(rows, lm_head, options)
-                                                  : ops::lm_head_loss(rows, lm_head, options);
+  const auto terms = ops::lm_head_loss(
+      rows, lm_head,
+      train::loss_options(config.loss, lm_head.size(0), lm_head.element_size()));
   const auto gradient = torch::autograd::grad({terms.loss_sum}, {rows.hidden})[0];
   const double weight_sum = terms.weight_sum.item<double>();
   const double scale = weight_sum > 0 ? 1 / weight_sum : 0;
-  const auto per_row = terms.ce + options.kl_weight * terms.kl + options.cap_weight * terms.cap;
   return {
       {"ce", terms.ce},
       {"kl", terms.kl},
       {"cap", terms.cap},
-      {"per_row", per_row},
+      {"per_row", terms.row_loss.detach()},
       {"loss", (terms.loss_sum.detach() * scale).view({1})},
       {"dhidden", gradient * scale}};
+}
+
+formats::NamedTensors probe_tree(const ProbeInput& input, int64_t budget) {
+  const auto tree = eval::build_draft_tree(input.get("logits", 2).to(torch::kFloat), budget);
+  return {
+      {"tokens", torch::tensor(tree.tokens, torch::kLong)},
+      {"depths", torch::tensor(tree.depths, torch::kLong)},
+      {"parents", torch::tensor(tree.parents, torch::kLong)}};
 }
 
 formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& config) {
@@ -252,7 +232,12 @@ formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& con
   std::vector<int64_t> ids(prompt.data_ptr<int64_t>(), prompt.data_ptr<int64_t>() + prompt.numel());
   if (ids.empty())
     throw ShapeError({.what = "prompt", .expected = "at least one id", .got = "none"});
-  const auto answer = eval::decode_chain(target, drafter, ids, limits, /*runs_raw_rounds=*/true);
+  const auto picker = make_picker(config.eval);
+  eval::DrafterSource source(target, drafter, make_draft_options(config.eval));
+  const auto answer =
+      eval::decode_speculatively(
+          target, source, {ids}, limits, {.picker = picker, .runs_raw_rounds = true})
+          .answers.front();
   ids.insert(ids.end(), answer.tokens.begin(), answer.tokens.end());
   std::vector<int64_t> lengths;
   for (const auto& round : answer.rounds)

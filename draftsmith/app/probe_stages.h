@@ -32,6 +32,7 @@ formats::NamedTensors
 probe_drafter(const ProbeInput& input, const RunConfig& config, bool has_gradients);
 formats::NamedTensors
 probe_loss(const ProbeInput& input, const RunConfig& config, torch::ScalarType dtype);
+formats::NamedTensors probe_tree(const ProbeInput& input, int64_t budget);
 formats::NamedTensors probe_decode(const ProbeInput& input, const RunConfig& config);
 
 }  // namespace draftsmith::app

@@ -11,24 +11,38 @@
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
-#include "draftsmith/base/log.h"
 #include "draftsmith/formats/json.h"
 
 namespace draftsmith::app {
 namespace {
 
-constexpr const char* kHarmlessOnResume[] = {"train.out",       "train.name",
-                                             "train.log_every", "train.save_every",
-                                             "train.keep_last", "train.allow_change"};
-constexpr const char* kAnnouncedOnResume[] = {"train.max_steps", "train.epochs"};
-
-template <size_t N>
-bool contains(const char* const (&list)[N], const std::string& key) {
-  return std::find(std::begin(list), std::end(list), key) != std::end(list);
+formats::Json as_json(const toml::node& node, const std::string& key, const std::string& where) {
+  if (const auto* array = node.as_array()) {
+    auto list = formats::Json::array();
+    for (const auto& item : *array)
+      list.push_back(as_json(item, key, where));
+    return list;
+  }
+  if (const auto* table = node.as_table()) {
+    auto object = formats::Json::object();
+    for (const auto& [name, value] : *table)
+      object[std::string(name.str())] = as_json(value, key, where);
+    return object;
+  }
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return number->get();
+  if (const auto* number = node.as_floating_point()) return number->get();
+  throw ConfigError(
+      {.what = key, .expected = "texts and numbers", .got = "something else", .where = where});
 }
 
-/// A TOML value as the text that a field parses.
+bool holds_tables(const toml::array& array) {
+  return std::any_of(array.begin(), array.end(), [](const auto& item) { return item.is_table(); });
+}
+
+/// A TOML value as the text that a field parses: a list of tables is JSON.
 std::string as_text(const toml::node& node, const std::string& key, const std::string& where) {
+  if (node.is_array() && holds_tables(*node.as_array())) return as_json(node, key, where).dump();
   if (const auto* array = node.as_array()) {
     std::vector<std::string> items;
     for (const auto& item : *array)
@@ -69,13 +83,15 @@ FieldList list_fields(RunConfig& config) {
   model::add_fields(fields, config.drafter);
   data::add_fields(fields, config.data);
   train::add_fields(fields, config.loss);
+  model::add_fields(fields, config.attention);
+  memory::add_fields(fields, config.memory);
   train::add_fields(fields, config.train);
   eval::add_fields(fields, config.eval);
   eval::add_fields(fields, config.generate);
   return fields;
 }
 
-void read_settings_file(const std::filesystem::path& path, const FieldList& fields) {
+std::map<std::string, std::string> read_settings_text(const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(path)) {
     throw ConfigError(
         {.what = "--config",
@@ -93,14 +109,25 @@ void read_settings_file(const std::filesystem::path& path, const FieldList& fiel
          .got = std::string(error.description()),
          .where = fmt::format("{}, line {}", path.string(), error.source().begin.line)});
   }
+  std::map<std::string, std::string> settings;
   for (const auto& [section, node] : table) {
+    const std::string prefix(section.str());
     const auto* keys = node.as_table();
-    if (keys == nullptr) fields.get(std::string(section.str()), path.string());  // never known
+    if (keys == nullptr) {  // never a known key, and named as such by who knows the keys
+      settings[prefix] = as_text(node, prefix, path.string());
+      continue;
+    }
     for (const auto& [name, value] : *keys) {
-      const std::string key = fmt::format("{}.{}", section.str(), name.str());
-      fields.get(key, path.string()).parse(as_text(value, key, path.string()));
+      const std::string key = fmt::format("{}.{}", prefix, name.str());
+      settings[key] = as_text(value, key, path.string());
     }
   }
+  return settings;
+}
+
+void read_settings_file(const std::filesystem::path& path, const FieldList& fields) {
+  for (const auto& [key, value] : read_settings_text(path))
+    fields.get(key, path.string()).parse(value);
 }
 
 std::string write_settings(const FieldList& fields) {
@@ -135,30 +162,6 @@ std::string make_run_name(const RunConfig& config) {
       "exp-g{}-bs{}-a{}{}-kl{}-cap{}", config.loss.decay_gamma, config.drafter.block_size,
       config.data.num_anchors, has_sliding ? "-swa" : "", std::llround(100 * config.loss.kl_weight),
       cap);
-}
-
-void check_resumed_settings(
-    const std::map<std::string, std::string>& saved,
-    const std::map<std::string, std::string>& now,
-    const std::vector<std::string>& allow_change) {
-  for (const auto& [key, value] : now) {
-    const auto found = saved.find(key);
-    const std::string before = found == saved.end() ? "" : found->second;
-    if (before == value || contains(kHarmlessOnResume, key)) continue;
-    if (key.rfind("eval.", 0) == 0 || key.rfind("generate.", 0) == 0) continue;
-    const bool is_allowed =
-        std::find(allow_change.begin(), allow_change.end(), key) != allow_change.end();
-    if (is_allowed || contains(kAnnouncedOnResume, key)) {
-      log_warning(fmt::format("{} changes from {} to {} on resume", key, before, value));
-      continue;
-    }
-    throw ConfigError(
-        {.what = key,
-         .expected = fmt::format("'{}' as in the run that is resumed", before),
-         .got = fmt::format("'{}'", value),
-         .where = "train --resume",
-         .hint = fmt::format("--train.allow_change={}", key)});
-  }
 }
 
 }  // namespace draftsmith::app

@@ -8,6 +8,7 @@
 #include "draftsmith/base/fields.h"
 #include "draftsmith/data/settings.h"
 #include "draftsmith/eval/settings.h"
+#include "draftsmith/memory/settings.h"
 #include "draftsmith/model/settings.h"
 #include "draftsmith/train/settings.h"
 
@@ -19,6 +20,8 @@ struct RunConfig {
   model::DrafterSettings drafter;
   data::DataSettings data;
   train::LossSettings loss;
+  model::AttentionSettings attention;
+  memory::MemorySettings memory;
   train::TrainSettings train;
   eval::EvalSettings eval;
   eval::GenerateSettings generate;
@@ -26,6 +29,10 @@ struct RunConfig {
 
 /// The fields of every section; they refer to `config`, which must outlive them.
 FieldList list_fields(RunConfig& config);
+
+/// key -> value of a TOML file with one table per section, whatever the keys.
+/// Errors: ConfigError with line and column of a mistake.
+std::map<std::string, std::string> read_settings_text(const std::filesystem::path& path);
 
 /// Sets fields from a TOML file with one table per section.
 /// Errors: ConfigError naming the nearest key for an unknown one, or line and column of a mistake.
@@ -39,13 +46,5 @@ std::map<std::string, std::string> settings_as_text(const FieldList& fields);
 
 /// `exp-g10-bs16-a1024-kl15-cap01`: what sets this run apart.
 std::string make_run_name(const RunConfig& config);
-
-/// Settings that differ between a checkpoint and this run. Harmless ones pass; a changed number
-/// of steps is announced. Errors: ConfigError naming the first that is neither harmless nor in
-/// train.allow_change.
-void check_resumed_settings(
-    const std::map<std::string, std::string>& saved,
-    const std::map<std::string, std::string>& now,
-    const std::vector<std::string>& allow_change);
 
 }  // namespace draftsmith::app

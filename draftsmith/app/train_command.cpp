@@ -3,12 +3,20 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "draftsmith/app/command_line.h"
+#include "draftsmith/app/plan_run.h"
+#include "draftsmith/app/resume.h"
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
+#include "draftsmith/base/stop_signal.h"
+#include "draftsmith/data/dataset_fingerprint.h"
+#include "draftsmith/formats/model_fingerprint.h"
+#include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/train/checkpoint_list.h"
 #include "draftsmith/train/trainer.h"
 
 namespace draftsmith::app {
@@ -43,56 +51,100 @@ void prepare_run_folder(const fs::path& out, bool is_resumed) {
   make_writable_folder(out, "train.out");
 }
 
+std::string fingerprint_data(const data::BatchSource& source) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < source.source_names().size(); ++i)
+    parts.push_back(data::fingerprint_dataset(source.dataset(static_cast<int64_t>(i))));
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 /// Token ids of some of the first batch, on which `drafter.init = target` measures norms.
-torch::Tensor pick_sample(data::BatchSource& source, const data::BlockRule& rule) {
-  const auto ids = source.read({}, rule).tokens.ids;
+torch::Tensor pick_sample(data::BatchSource& source) {
+  const auto ids = source.read({}, {2, 0, 0}).tokens.ids;
   return ids.narrow(0, 0, std::min<int64_t>(ids.size(0), 4));
+}
+
+void log_drafter(const model::Drafter& drafter) {
+  log_info(
+      "drafter: {} parameters, {} layers, blocks of {}, mask token {}, sees target layers {}",
+      drafter.num_parameters(), drafter.config().num_layers, drafter.config().block_size,
+      drafter.config().mask_token_id, fmt::join(drafter.config().target_layer_ids, ", "));
 }
 
 }  // namespace
 
 void run_train(RunConfig config, const Flags& flags) {
+  keep_lines_for_copy();
   require(config.target.path, "target.path", "a Hugging Face folder");
   require(config.data.path, "data.path", "a dataset folder");
   require(config.train.out, "train.out", "a run folder");
+  config.loss.check();
   const fs::path out = config.train.out;
   if (config.train.name.empty()) config.train.name = make_run_name(config);
+  config.drafter.init = resolve_drafter_folder(config.drafter.init);
+  // A permission for this start only: the run's settings do not keep it.
+  const auto allow_change = std::exchange(config.train.allow_change, {});
   const FieldList fields = list_fields(config);
-  const auto settings_text = settings_as_text(fields);
+  train::RunStamp stamp;
+  stamp.settings = settings_as_text(fields);
+  stamp.commit = flags.build.commit;
+  stamp.is_changed = flags.build.is_changed;
   const auto checkpoint = flags.resume ? train::find_newest_checkpoint(out) : std::nullopt;
-  if (checkpoint) {
-    check_resumed_settings(
-        train::read_progress(*checkpoint).settings, settings_text, config.train.allow_change);
-  }
 
   // Everything that is quick to check comes before weights are read and before files change.
   const auto target_config = formats::read_target_config(config.target.path);
-  const bool is_new = config.drafter.init == "random" || config.drafter.init == "target";
-  config.drafter.init = resolve_drafter_folder(config.drafter.init);
-  if (is_new) model::make_drafter_config(config.drafter, target_config, config.target.path);
-  data::BatchSource source(
-      data::TokenDataset::open(config.data.path, config.data.split), config.data,
-      target_config.vocab_size);
+  auto drafter_settings = config.drafter;
+  if (checkpoint) drafter_settings.init = checkpoint->string();  // its first weights may be gone
+  auto drafter_config =
+      model::make_drafter_config(drafter_settings, target_config, config.target.path);
+  auto source = data::BatchSource::open(config.data, target_config.vocab_size, out);
+  stamp.dataset = fingerprint_data(source);
+  stamp.target = formats::fingerprint_model(config.target.path);
+  if (checkpoint) check_resumed(train::read_stamp(*checkpoint), stamp, allow_change);
+  auto held_out = source.held_out();
+  const int64_t budget = memory::find_budget(config.memory);
+  const auto plan = memory::choose_plan(
+      make_step_shape(config, drafter_config, target_config), config.memory, budget);
   const auto target = model::Target::load(config.target);
 
   prepare_run_folder(out, flags.resume);
+  if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
   copy_log_to(out / "log.txt");
   log_info("run {}: {}", config.train.name, out.string());
-  source.log_summary();
-  const torch::Tensor sample = pick_sample(source, {2, 0, 0});
-  auto drafter = model::make_drafter(
-      config.drafter, config.target, target, sample, static_cast<uint64_t>(config.train.seed));
-  log_info(
-      "drafter: {} parameters, {} layers, blocks of {}, mask token {}, sees target layers {}",
-      drafter.num_parameters(), drafter.config().num_layers, drafter.config().block_size,
-      drafter.config().mask_token_id, fmt::join(drafter.config().target_layer_ids, ", "));
+  for (const auto& line : source.describe())
+    log_line(line);
+  source.save_index();
+  const auto sample = drafter_settings.init == "target" ? pick_sample(source) : torch::Tensor();
+  auto drafter = model::build_drafter(
+      drafter_settings, std::move(drafter_config), target, sample,
+      static_cast<uint64_t>(config.train.seed));
+  log_drafter(drafter);
 
+  log_info("memory plan:\n{}", memory::print_plan(plan, budget));
+  if (config.memory.budget != "0") memory::limit_host_bytes(budget);
+  auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
+  if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
   train::Trainer trainer(
-      target, std::move(drafter), std::move(source), config.loss, config.train, settings_text);
-  if (checkpoint) trainer.resume(*checkpoint);
-  write_file_atomically(out / "settings.toml", write_settings(fields));
-  trainer.run();
-  print_result("trained {} steps: {}", trainer.total_steps(), (out / "export").string());
+      target, std::move(drafter), std::move(source), loss, config.train, stamp);
+  trainer.use_plan(
+      {model::parse_attention_method(config.attention.method), plan.shape.recomputes_layers});
+  if (held_out) trainer.evaluate_on(std::move(*held_out));
+  if (checkpoint) {
+    check_resumed_steps(
+        train::read_schedule(*checkpoint).total_steps, trainer.total_steps(), allow_change);
+    write_file_atomically(out / "settings.toml", write_settings(fields));
+    trainer.resume(*checkpoint);
+  } else if (flags.resume) {
+    log_info("no complete checkpoint in {}: the run begins anew", out.string());
+  }
+  const StopSignals signals;
+  if (trainer.run([&] { return signals.is_requested(); })) {
+    print_result("trained {} steps: {}", trainer.total_steps(), (out / "export").string());
+  } else {
+    print_result(
+        "stopped after step {} of {}; --resume goes on", trainer.progress().step,
+        trainer.total_steps());
+  }
   stop_log_copy();
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -13,9 +14,8 @@
 
 namespace draftsmith {
 namespace fs = std::filesystem;
-namespace {
 
-[[noreturn]] void fail_write(const fs::path& path, const std::string& reason) {
+void fail_write(const fs::path& path, const std::string& reason) {
   throw DeviceError(
       {.what = "file",
        .expected = "to write it",
@@ -23,8 +23,6 @@ namespace {
        .where = path.string(),
        .hint = "freeing space or another output folder"});
 }
-
-}  // namespace
 
 std::string read_file(const fs::path& path) {
   std::error_code error;
@@ -102,9 +100,15 @@ void StagedFolder::publish() {
     flush_to_disk(entry.path());
   flush_to_disk(staging_);
   std::error_code error;
-  fs::remove_all(final_, error);
-  fs::rename(staging_, final_, error);
-  if (error) fail_write(final_, error.message());
+  // An old folder changes places with the new one in one step and is removed afterwards.
+  if (fs::exists(final_) &&
+      ::renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(staging_, error);
+  } else {
+    fs::remove_all(final_, error);  // where the file system cannot exchange
+    fs::rename(staging_, final_, error);
+    if (error) fail_write(final_, error.message());
+  }
   is_published_ = true;
   flush_to_disk(final_.has_parent_path() ? final_.parent_path() : fs::path("."));
 }

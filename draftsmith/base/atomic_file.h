@@ -14,6 +14,9 @@ std::string read_file(const std::filesystem::path& path);
 /// file or the new one, never a part. Errors: DeviceError with the system's reason.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
+/// A file that could not be written, with the system's reason. Errors: DeviceError, always.
+[[noreturn]] void fail_write(const std::filesystem::path& path, const std::string& reason);
+
 /// Flushes a file or folder that was written by other means to the disk.
 void flush_to_disk(const std::filesystem::path& path);
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/base/log.h"
 
+#include <fmt/format.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace draftsmith {
 namespace {
@@ -18,6 +21,9 @@ struct Streams {
   spdlog::sink_ptr out = std::make_shared<spdlog::sinks::stdout_sink_mt>();
   spdlog::sink_ptr err = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   spdlog::sink_ptr copy;
+  bool has_bar = false;  // the last line of a terminal will be rewritten
+  bool keeps_lines = false;
+  std::vector<std::string> kept;  // what the copy will begin with
   std::mutex mutex;
 
   Streams() {
@@ -32,17 +38,40 @@ Streams& streams() {
 }
 
 void write(const spdlog::sink_ptr& sink, std::string_view line) {
-  if (!sink) return;
   sink->log(spdlog::details::log_msg("", spdlog::level::info, {line.data(), line.size()}));
   sink->flush();
 }
 
+void clear_bar_line() {
+  if (!streams().has_bar) return;
+  std::fputs("\r\x1b[K", stderr);
+  std::fflush(stderr);
+  streams().has_bar = false;
+}
+
+void write_copy(std::string_view line) {
+  if (streams().copy) {
+    write(streams().copy, line);
+  } else if (streams().keeps_lines) {
+    streams().kept.emplace_back(line);
+  }
+}
+
 }  // namespace
+
+void keep_lines_for_copy() {
+  std::lock_guard lock(streams().mutex);
+  streams().keeps_lines = true;
+}
 
 void copy_log_to(const std::filesystem::path& path) {
   std::lock_guard lock(streams().mutex);
   streams().copy = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
   streams().copy->set_pattern("%Y-%m-%d %H:%M:%S %v");
+  for (const std::string& line : streams().kept)
+    write_copy(line);
+  streams().kept.clear();
+  streams().keeps_lines = false;
 }
 
 void stop_log_copy() {
@@ -52,21 +81,35 @@ void stop_log_copy() {
 
 void print_line(std::string_view line) {
   std::lock_guard lock(streams().mutex);
+  clear_bar_line();
   write(streams().out, line);
-  write(streams().copy, line);
+  write_copy(line);
 }
 
 void log_line(std::string_view line) {
   std::lock_guard lock(streams().mutex);
+  clear_bar_line();
   write(streams().err, line);
-  write(streams().copy, line);
+  write_copy(line);
 }
 
 void log_warning(std::string_view line) { log_line("warning: " + std::string(line)); }
 
+void show_bar(std::string_view text) {
+  std::lock_guard lock(streams().mutex);
+  fmt::print(stderr, "\r\x1b[K{}", text);
+  std::fflush(stderr);
+  streams().has_bar = true;
+}
+
+void clear_bar() {
+  std::lock_guard lock(streams().mutex);
+  clear_bar_line();
+}
+
 void log_to_copy_only(std::string_view line) {
   std::lock_guard lock(streams().mutex);
-  write(streams().copy, line);
+  write_copy(line);
 }
 
 }  // namespace draftsmith

@@ -8,6 +8,10 @@
 
 namespace draftsmith {
 
+/// Keeps the lines shown from now on, for the log copy to begin with: a run's folder is made only
+/// after much was checked and said.
+void keep_lines_for_copy();
+
 /// From now on every line shown on stdout or stderr is appended to `path` as well.
 void copy_log_to(const std::filesystem::path& path);
 
@@ -22,6 +26,10 @@ void log_line(std::string_view line);
 
 /// A line on stderr that starts with "warning: ".
 void log_warning(std::string_view line);
+
+/// Rewrites the last line of a terminal's stderr; what is logged next takes its place.
+void show_bar(std::string_view text);
+void clear_bar();
 
 /// A line for the log copy only: what a terminal shows by rewriting its last line.
 void log_to_copy_only(std::string_view line);

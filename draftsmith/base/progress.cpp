@@ -2,11 +2,11 @@
 #include "draftsmith/base/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "draftsmith/base/log.h"
 
@@ -15,12 +15,17 @@ namespace {
 
 constexpr double kTerminalInterval = 0.1;  // seconds between rewrites of the line
 constexpr double kPlainInterval = 10.0;    // seconds between plain lines
-constexpr int kBarWidth = 24;              // characters
+constexpr size_t kWideColumns = 120;       // from here on the bar is long
 
-std::string draw_bar(double share) {
-  const int filled = static_cast<int>(std::lround(share * kBarWidth));
-  return "[" + std::string(static_cast<size_t>(filled), '#') +
-         std::string(static_cast<size_t>(kBarWidth - filled), '.') + "]";
+/// Columns of the terminal at stderr; many if it does not tell.
+size_t terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 1000;
+}
+
+std::string draw_bar(double share, size_t width) {
+  const auto filled = static_cast<size_t>(std::lround(share * static_cast<double>(width)));
+  return "[" + std::string(filled, '#') + std::string(width - filled, '.') + "]";
 }
 
 }  // namespace
@@ -58,24 +63,30 @@ void Progress::update(int64_t done, std::string_view details, bool force_line) {
   const double rate = static_cast<double>(done - first_) / std::max(now, 1e-9);
   const std::string eta =
       rate > 0 ? format_duration(static_cast<double>(total_ - done) / rate) : "?";
-  const std::string text = fmt::format(
-      "{} {}/{}{}{}  {} {}/s  ETA {}", label_, done, total_, details.empty() ? "" : "  ", details,
-      format_count(rate), unit_, eta);
+  const std::string_view gap = details.empty() ? "" : "  ";
   if (is_bar_due) {
     const double share =
         static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1));
-    fmt::print(stderr, "\r\x1b[K{} {}", draw_bar(std::clamp(share, 0.0, 1.0)), text);
-    std::fflush(stderr);
+    const size_t columns = terminal_columns();
+    // What matters most comes first: a line that wraps could not be rewritten, so it is cut.
+    const std::string bar = fmt::format(
+        "{} {} {}/{}  ETA {}{}{}  {} {}/s",
+        draw_bar(std::clamp(share, 0.0, 1.0), columns < kWideColumns ? 10 : 24), label_, done,
+        total_, eta, gap, details, format_count(rate), unit_);
+    show_bar(std::string_view(bar).substr(0, columns - 1));
     last_shown_ = now;
   }
   if (is_line_due) {
+    const std::string text = fmt::format(
+        "{} {}/{}{}{}  {} {}/s  ETA {}", label_, done, total_, gap, details, format_count(rate),
+        unit_, eta);
     is_terminal_ ? log_to_copy_only(text) : log_line(text);
     last_line_ = now;
   }
 }
 
 void Progress::finish(std::string_view details) {
-  if (is_terminal_) fmt::print(stderr, "\r\x1b[K");
+  if (is_terminal_) clear_bar();
   const double seconds = watch_.seconds();
   const double rate = static_cast<double>(done_ - first_) / std::max(seconds, 1e-9);
   log_info(

@@ -4,113 +4,170 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
-#include "draftsmith/base/error.h"
-#include "draftsmith/base/log.h"
-#include "draftsmith/base/progress.h"
-#include "draftsmith/data/length_buckets.h"
+#include "draftsmith/data/mixture.h"
 
 namespace draftsmith::data {
 
-BatchSource::BatchSource(TokenDataset dataset, const DataSettings& settings, int64_t vocab_size)
-    : dataset_(std::move(dataset)), settings_(settings) {
-  Progress progress("reading dataset", dataset_.num_sequences(), "sequences");
-  for (int64_t i = 0; i < dataset_.num_sequences(); ++i) {
-    ++report_.read;
-    const auto full = dataset_.sequence(i);
-    check_token_ids(full.ids, vocab_size, fmt::format("{}, row {}", dataset_.folder().string(), i));
-    const auto length = static_cast<int64_t>(full.ids.size());
-    const int64_t kept = std::min(length, settings_.max_length);
-    const bool is_skipped_long = settings_.overlong == "skip" && length > settings_.max_length;
-    const std::vector<uint8_t> mask(full.mask.begin(), full.mask.begin() + kept);
-    if (is_skipped_long || kept > settings_.tokens_per_batch) {
-      ++report_.too_long;
-    } else if (!has_eligible_anchor(mask)) {
-      ++report_.no_anchor;
-    } else {
-      report_.cut += kept < length ? 1 : 0;
-      numbers_.push_back(i);
-      lengths_.push_back(kept);
-    }
-    progress.update(i + 1);
+struct BatchSource::State {
+  DataSettings settings;
+  std::filesystem::path index_folder;
+  std::vector<std::unique_ptr<SequenceSource>> sources;
+  std::vector<std::optional<SequenceIndex>> scanned;  // indices that are not kept yet
+  std::optional<Mixture> mixture;
+
+  explicit State(DataSettings settings_in) : settings(std::move(settings_in)) {}
+  State(const State&) = delete;  // the mixture refers to it
+  State& operator=(const State&) = delete;
+
+  /// `weights` of 0 stand for the sources' sizes.
+  void mix(std::vector<double> weights) {
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (weights[i] == 0) weights[i] = static_cast<double>(sources[i]->batches_of_epoch(0));
+    mixture.emplace(std::move(weights), [this](int64_t source, int64_t epoch) {
+      return sources[static_cast<size_t>(source)]->batches_of_epoch(epoch);
+    });
   }
-  report_.trained = static_cast<int64_t>(numbers_.size());
-  if (numbers_.empty()) {
-    throw DataError(
-        {.what = "dataset",
-         .expected = "a sequence with two supervised tokens in a row",
-         .got = fmt::format(
-             "{} sequences, of which {} too long and {} without such tokens", report_.read,
-             report_.too_long, report_.no_anchor),
-         .where = dataset_.folder().string(),
-         .hint = "a larger data.tokens_per_batch or data.max_length, or check the loss mask"});
+
+  DataCursor normalize(DataCursor cursor) const {
+    while (cursor.batch >= mixture->batches_of_epoch(cursor.epoch))
+      cursor = {cursor.epoch + 1, 0};
+    return cursor;
   }
+
+  SourceBatch load(DataCursor cursor, const BlockRule& rule) const {
+    cursor = normalize(cursor);
+    const Turn turn = mixture->turn(cursor.epoch, cursor.batch);
+    SourceBatch batch;
+    batch.source = turn.source;
+    batch.tokens = sources[static_cast<size_t>(turn.source)]->read(turn.epoch, turn.batch);
+    const BlockRows rows{batch.tokens.ids, batch.tokens.mask, batch.tokens.document_ids};
+    const AnchorRule anchors{
+        settings.num_anchors, settings.anchors_per_sequence, static_cast<uint64_t>(settings.seed),
+        static_cast<uint64_t>(turn.epoch)};
+    batch.blocks = make_draft_blocks(rows, choose_anchors(rows, batch.tokens.parts, anchors), rule);
+    batch.at = cursor;
+    batch.next = {cursor.epoch, cursor.batch + 1};
+    return batch;
+  }
+};
+
+BatchSource::BatchSource(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+BatchSource::BatchSource(BatchSource&&) noexcept = default;
+BatchSource::~BatchSource() = default;
+
+BatchSource BatchSource::open(
+    const DataSettings& settings,
+    int64_t vocab_size,
+    const std::filesystem::path& index_folder) {
+  auto state = std::make_shared<State>(settings);
+  state->index_folder = index_folder;
+  std::vector<double> weights;
+  for (const auto& [path, weight] : list_datasets(settings)) {
+    const auto dataset =
+        std::make_shared<const TokenDataset>(TokenDataset::open(path, settings.split));
+    bool was_scanned = false;
+    SequenceIndex index = load_index(*dataset, index_folder, was_scanned);
+    state->sources.push_back(
+        std::make_unique<SequenceSource>(dataset, index, settings, vocab_size));
+    state->scanned.emplace_back();
+    if (was_scanned) state->scanned.back() = std::move(index);
+    weights.push_back(weight);
+  }
+  state->mix(std::move(weights));
+  return BatchSource(std::move(state));
 }
 
-void BatchSource::log_summary() const {
-  log_info(
-      "{}: {} samples loaded (Arrow-backed, lazy access)", dataset_.folder().string(),
-      report_.read);
-  log_info(
-      "sequences: {} read = {} trained + {} too long + {} without trainable tokens; {} cut to {} "
-      "tokens",
-      report_.read, report_.trained, report_.too_long, report_.no_anchor, report_.cut,
-      settings_.max_length);
-  const auto batches = plan_epoch(
-      lengths_,
-      {settings_.tokens_per_batch, settings_.max_sequences_per_batch, settings_.num_buckets},
-      static_cast<uint64_t>(settings_.seed), 0);
-  const auto [smallest, largest] = std::minmax_element(
-      batches.begin(), batches.end(),
-      [](const auto& left, const auto& right) { return left.size() < right.size(); });
-  log_info(
-      "Batches per epoch: {} (min={} max={} avg={:.1f}), {:.1f} % padding", batches.size(),
-      smallest->size(), largest->size(),
-      static_cast<double>(lengths_.size()) / static_cast<double>(batches.size()),
-      100 * padding_share(lengths_, batches));
+BatchSource::BatchSource(TokenDataset dataset, const DataSettings& settings, int64_t vocab_size) {
+  const auto shared = std::make_shared<const TokenDataset>(std::move(dataset));
+  auto state = std::make_shared<State>(settings);
+  state->sources.push_back(
+      std::make_unique<SequenceSource>(shared, scan_sequences(*shared), settings, vocab_size));
+  state->mix({0});
+  state_ = std::move(state);
 }
 
-void BatchSource::plan(int64_t epoch) {
-  if (planned_epoch_ == epoch) return;
-  batches_ = plan_epoch(
-      lengths_,
-      {settings_.tokens_per_batch, settings_.max_sequences_per_batch, settings_.num_buckets},
-      static_cast<uint64_t>(settings_.seed), static_cast<uint64_t>(epoch));
-  planned_epoch_ = epoch;
+void BatchSource::save_index() const {
+  for (size_t i = 0; i < state_->scanned.size(); ++i)
+    if (state_->scanned[i])
+      keep_index(*state_->scanned[i], state_->sources[i]->dataset(), state_->index_folder);
 }
 
-int64_t BatchSource::batches_of_epoch(int64_t epoch) {
-  plan(epoch);
-  return static_cast<int64_t>(batches_.size());
+const DataSettings& BatchSource::settings() const { return state_->settings; }
+
+DataReport BatchSource::report() const {
+  DataReport sum;
+  for (const auto& source : state_->sources)
+    sum += source->report();
+  return sum;
 }
 
-TokenSequence BatchSource::read_sequence(int64_t number) const {
-  auto sequence = dataset_.sequence(number);
-  const auto length = std::min(sequence.ids.size(), static_cast<size_t>(settings_.max_length));
-  sequence.ids.resize(length);
-  sequence.mask.resize(length);
-  return sequence;
+std::vector<std::string> BatchSource::source_names() const {
+  std::vector<std::string> names;
+  for (const auto& source : state_->sources)
+    names.push_back(source->dataset().folder().string());
+  return names;
+}
+
+const TokenDataset& BatchSource::dataset(int64_t source) const {
+  return state_->sources.at(static_cast<size_t>(source))->dataset();
+}
+
+std::vector<SourceShare> BatchSource::shares(DataCursor cursor) const {
+  const auto taken = state_->mixture->taken_before(cursor.epoch, cursor.batch);
+  const auto names = source_names();
+  const double total = static_cast<double>(std::accumulate(taken.begin(), taken.end(), int64_t{0}));
+  std::vector<SourceShare> shares;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double seen = total > 0 ? static_cast<double>(taken[i]) / total : 0;
+    shares.push_back({names[i], state_->mixture->shares()[i], seen, taken[i]});
+  }
+  return shares;
+}
+
+std::vector<std::string> BatchSource::describe() const {
+  std::vector<std::string> lines;
+  for (const auto& source : state_->sources)
+    for (auto& line : source->describe())
+      lines.push_back(std::move(line));
+  if (state_->sources.size() == 1) return lines;
+  const auto all = shares({0, batches_of_epoch(0)});
+  for (size_t i = 0; i < all.size(); ++i) {
+    const SourceShare& share = all[i];
+    const auto size = static_cast<double>(state_->sources[i]->batches_of_epoch(0));
+    lines.push_back(fmt::format(
+        "mixture: {:5.1f} % of the batches from {}: {} in the first epoch, {:.2f} passes",
+        100 * share.planned, share.path, share.batches, static_cast<double>(share.batches) / size));
+  }
+  lines.push_back(fmt::format("mixture: {} batches in the first epoch", batches_of_epoch(0)));
+  return lines;
+}
+
+int64_t BatchSource::batches_of_epoch(int64_t epoch) const {
+  return state_->mixture->batches_of_epoch(epoch);
 }
 
 SourceBatch BatchSource::read(DataCursor cursor, const BlockRule& rule) {
-  while (cursor.batch >= batches_of_epoch(cursor.epoch))
-    cursor = {cursor.epoch + 1, 0};
-  std::vector<int64_t> numbers;
-  std::vector<TokenSequence> sequences;
-  for (const int64_t index : batches_[static_cast<size_t>(cursor.batch)]) {
-    numbers.push_back(numbers_[static_cast<size_t>(index)]);
-    sequences.push_back(read_sequence(numbers.back()));
-  }
-  SourceBatch batch;
-  batch.tokens = pad_sequences(sequences, std::move(numbers));
-  const BlockRows rows{batch.tokens.ids, batch.tokens.mask, {}};
-  const AnchorRule anchors{
-      settings_.num_anchors, settings_.anchors_per_sequence, static_cast<uint64_t>(settings_.seed),
-      static_cast<uint64_t>(cursor.epoch)};
-  batch.blocks =
-      make_draft_blocks(rows, choose_anchors(rows, batch.tokens.sequences, anchors), rule);
-  batch.next = {cursor.epoch, cursor.batch + 1};
+  auto ahead = std::exchange(ahead_, std::nullopt);
+  SourceBatch batch = ahead && ahead->cursor == cursor && ahead->rule == rule
+                          ? ahead->batch.get()
+                          : state_->load(cursor, rule);
+  ahead_ = Ahead{batch.next, rule, {}};
+  ahead_->batch = std::async(std::launch::async, [state = state_, next = batch.next, rule] {
+    return state->load(next, rule);
+  });
   return batch;
+}
+
+std::optional<BatchSource> BatchSource::held_out() const {
+  auto state = std::make_shared<State>(state_->settings);
+  for (const auto& source : state_->sources)
+    if (auto part = source->held_out()) state->sources.push_back(std::move(part));
+  if (state->sources.empty()) return std::nullopt;
+  state->mix(std::vector<double>(state->sources.size(), 0));
+  return BatchSource(std::move(state));
 }
 
 }  // namespace draftsmith::data

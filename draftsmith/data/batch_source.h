@@ -2,9 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "draftsmith/data/draft_blocks.h"
+#include "draftsmith/data/sequence_source.h"
 #include "draftsmith/data/settings.h"
 #include "draftsmith/data/token_batch.h"
 #include "draftsmith/data/token_dataset.h"
@@ -16,51 +22,83 @@ namespace draftsmith::data {
 struct DataCursor {
   int64_t epoch = 0;
   int64_t batch = 0;
-};
 
-/// What became of the sequences: read = trained + skipped, whatever the reasons.
-struct DataReport {
-  int64_t read = 0;
-  int64_t trained = 0;
-  int64_t cut = 0;        // trained, but shortened to max_length
-  int64_t too_long = 0;   // skipped: longer than max_length (overlong = skip) or than a batch
-  int64_t no_anchor = 0;  // skipped: no two supervised tokens in a row
+  bool operator==(const DataCursor&) const = default;
 };
 
 struct SourceBatch {
   TokenBatch tokens;
   DraftBlocks blocks;
-  DataCursor next;  // the cursor after this batch
+  int64_t source = 0;  // which dataset of `data.path` it comes from
+  DataCursor at;       // of this batch
+  DataCursor next;     // the cursor after it
 };
 
-/// Reads a dataset in length buckets and makes draft blocks, epoch after epoch.
+/// How much of the batches is of one dataset.
+struct SourceShare {
+  std::string path;
+  double planned = 0;
+  double seen = 0;
+  int64_t batches = 0;  // seen
+};
+
+/// Reads a dataset, or a mixture of several, in batches and makes draft blocks, epoch after epoch.
+/// While a batch is trained on, a thread reads the next one.
 class BatchSource {
  public:
-  /// Reads every sequence once, to check ids and masks and to find those that can be trained.
-  /// Errors: DataError if an id is outside the vocabulary or if no sequence is left.
+  /// Opens the datasets of `data.path`. What planning needs to know of every sequence comes from
+  /// an index beside the dataset or in `index_folder`, or from one pass over the dataset.
+  /// Errors: as list_datasets, TokenDataset::open, SequenceSource and Mixture.
+  static BatchSource
+  open(const DataSettings& settings, int64_t vocab_size, const std::filesystem::path& index_folder);
+
+  /// Reads every sequence once.
   BatchSource(TokenDataset dataset, const DataSettings& settings, int64_t vocab_size);
 
-  const DataReport& report() const { return report_; }
+  BatchSource(BatchSource&&) noexcept;
+  BatchSource& operator=(BatchSource&&) = delete;
+  ~BatchSource();
 
-  /// Says what was found: sequences, batches per epoch, a line per bucket, padding.
-  void log_summary() const;
+  /// Keeps what the pass found, beside the dataset or else in the folder that `open` was given.
+  void save_index() const;
 
-  int64_t batches_of_epoch(int64_t epoch);
+  const DataSettings& settings() const;
+
+  /// Of all datasets together.
+  DataReport report() const;
+
+  /// Folders of the datasets, in the order of `data.path`.
+  std::vector<std::string> source_names() const;
+
+  const TokenDataset& dataset(int64_t source) const;
+
+  /// Shares of the datasets in the batches before the cursor, which may be of a resumed run.
+  std::vector<SourceShare> shares(DataCursor cursor) const;
+
+  /// What was found, for people: sequences, batches per epoch, a line per bucket, padding, and
+  /// the shares of a mixture.
+  std::vector<std::string> describe() const;
+
+  int64_t batches_of_epoch(int64_t epoch) const;
 
   /// The batch at the cursor. A cursor past the end of its epoch means the next epoch.
   SourceBatch read(DataCursor cursor, const BlockRule& rule);
 
- private:
-  TokenSequence read_sequence(int64_t number) const;  // cut to max_length
-  void plan(int64_t epoch);
+  /// The sequences of `data.held_out`, if there are any.
+  std::optional<BatchSource> held_out() const;
 
-  TokenDataset dataset_;
-  DataSettings settings_;
-  std::vector<int64_t> numbers_;  // trained sequences
-  std::vector<int64_t> lengths_;  // of numbers_, after the cut
-  DataReport report_;
-  int64_t planned_epoch_ = -1;
-  std::vector<std::vector<int64_t>> batches_;  // of planned_epoch_, indices into numbers_
+ private:
+  struct State;
+  explicit BatchSource(std::shared_ptr<const State> state);
+
+  struct Ahead {
+    DataCursor cursor;
+    BlockRule rule;
+    std::future<SourceBatch> batch;
+  };
+
+  std::shared_ptr<const State> state_;
+  std::optional<Ahead> ahead_;
 };
 
 }  // namespace draftsmith::data

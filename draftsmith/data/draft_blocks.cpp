@@ -95,34 +95,31 @@ void fill_block(
 
 }  // namespace
 
-bool has_eligible_anchor(const std::vector<uint8_t>& mask) {
-  return std::adjacent_find(mask.begin(), mask.end(), [](uint8_t left, uint8_t right) {
-           return left != 0 && right != 0;
-         }) != mask.end();
-}
-
-Anchors choose_anchors(
-    const BlockRows& rows,
-    const std::vector<int64_t>& sequences,
-    const AnchorRule& rule) {
+Anchors
+choose_anchors(const BlockRows& rows, const std::vector<RowPart>& parts, const AnchorRule& rule) {
   const HostRows host(rows);
-  DS_CHECK(static_cast<int64_t>(sequences.size()) == host.B);
+  const auto keep_smallest = [](std::vector<KeyedAnchor>& anchors, int64_t limit) {
+    const auto count = static_cast<size_t>(limit);
+    if (anchors.size() <= count) return;
+    std::nth_element(anchors.begin(), anchors.begin() + limit, anchors.end());
+    anchors.resize(count);
+  };
   std::vector<KeyedAnchor> offered;
-  for (int64_t b = 0; b < host.B; ++b) {
-    std::vector<KeyedAnchor> row;
-    const auto sequence = static_cast<uint64_t>(sequences[static_cast<size_t>(b)]);
-    for (int64_t i = 0; i < host.S; ++i) {
-      if (!host.is_eligible(b, i)) continue;
-      row.push_back({hash_key({rule.seed, rule.epoch, sequence, static_cast<uint64_t>(i)}), b, i});
+  for (const RowPart& part : parts) {
+    DS_CHECK(part.row < host.B && part.row_begin + part.length <= host.S);
+    std::vector<KeyedAnchor> own;
+    for (int64_t i = 0; i < part.length; ++i) {
+      const int64_t place = part.row_begin + i;
+      if (!host.is_eligible(part.row, place)) continue;
+      const auto position = static_cast<uint64_t>(part.sequence_begin + i);
+      own.push_back(
+          {hash_key({rule.seed, rule.epoch, static_cast<uint64_t>(part.sequence), position}),
+           part.row, place});
     }
-    std::sort(row.begin(), row.end());
-    const auto cap = static_cast<size_t>(rule.anchors_per_sequence);
-    if (cap > 0 && row.size() > cap) row.resize(cap);
-    offered.insert(offered.end(), row.begin(), row.end());
+    if (rule.anchors_per_sequence > 0) keep_smallest(own, rule.anchors_per_sequence);
+    offered.insert(offered.end(), own.begin(), own.end());
   }
-  std::sort(offered.begin(), offered.end());
-  const auto limit = static_cast<size_t>(rule.num_anchors);
-  if (offered.size() > limit) offered.resize(limit);
+  keep_smallest(offered, rule.num_anchors);
 
   std::vector<std::vector<int64_t>> chosen(static_cast<size_t>(host.B));
   int64_t width = 1;
@@ -142,6 +139,16 @@ Anchors choose_anchors(
   return anchors;
 }
 
+Anchors choose_anchors(
+    const BlockRows& rows,
+    const std::vector<int64_t>& sequences,
+    const AnchorRule& rule) {
+  std::vector<RowPart> parts;
+  for (const int64_t sequence : sequences)
+    parts.push_back({static_cast<int64_t>(parts.size()), 0, rows.ids.size(1), sequence, 0});
+  return choose_anchors(rows, parts, rule);
+}
+
 DraftBlocks
 make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule& rule) {
   const HostRows host(rows);
@@ -153,6 +160,7 @@ make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule
   const auto keep = anchors.keep.ne(0).to(torch::kCPU).contiguous().clone();
 
   DraftBlocks blocks;
+  blocks.num_rows = B;
   blocks.block_ids = torch::full({B, N, K}, rule.mask_token_id, torch::kLong);
   blocks.positions = torch::arange(K, torch::kLong).expand({B, N, K}).contiguous();
   blocks.labels = host.ids.select(1, 0).view({B, 1, 1}).expand({B, N, K}).contiguous();
@@ -187,6 +195,34 @@ make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule
   }
   blocks.layout = {kept_anchors, keep, context_begin, K};
   return blocks;
+}
+
+DraftBlocks join_rows(const DraftBlocks& blocks) {
+  const auto& layout = blocks.layout;
+  const int64_t B = layout.keep.size(0);
+  const int64_t K = layout.block_size;
+  const int64_t S = blocks.context_positions.size(1);
+  auto kept = layout.keep.flatten().nonzero().squeeze(1);
+  if (kept.size(0) == 0) kept = torch::zeros({1}, torch::kLong);
+  const auto take = [&](const torch::Tensor& tensor) {  // [B, N, ...] -> [1, M, ...]
+    return tensor.flatten(0, 1).index_select(0, kept).unsqueeze(0);
+  };
+  const auto row_begin = torch::arange(B, torch::kLong).mul_(S);
+  const auto is_labelled = blocks.teacher_rows >= 0;
+
+  DraftBlocks joined;
+  joined.num_rows = blocks.num_rows;
+  joined.layout = {
+      take(layout.anchors + row_begin.view({B, 1})), take(layout.keep),
+      take(layout.context_begin + row_begin.view({B, 1})), K};
+  joined.block_ids = take(blocks.block_ids);
+  joined.positions = take(blocks.positions);
+  joined.context_positions = blocks.context_positions.reshape({1, B * S});
+  joined.labels = take(blocks.labels);
+  joined.weights = take(blocks.weights);
+  joined.teacher_rows =
+      take((blocks.teacher_rows + row_begin.view({B, 1, 1})).where(is_labelled, blocks.teacher_rows));
+  return joined;
 }
 
 }  // namespace draftsmith::data

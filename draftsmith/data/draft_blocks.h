@@ -6,6 +6,7 @@
 
 #include <torch/types.h>
 
+#include "draftsmith/data/token_batch.h"
 #include "draftsmith/ops/block_attention.h"
 
 namespace draftsmith::data {
@@ -15,6 +16,8 @@ struct BlockRule {
   int64_t block_size = 0;  // K
   int64_t mask_token_id = 0;
   double decay_gamma = 0;  // weight of slot k is exp(-(k-1) / gamma); 0 = no decay
+
+  bool operator==(const BlockRule&) const = default;
 };
 
 /// Rows that blocks are cut from; all tensors on the host.
@@ -33,6 +36,7 @@ struct Anchors {
 /// the anchor's token (slot 0) and mask tokens; teacher row a + k - 1 holds the target's own
 /// distribution for it.
 struct DraftBlocks {
+  int64_t num_rows = 0;  // sequences that the blocks come from
   ops::BlockLayout layout;
   torch::Tensor block_ids;          // [B, N, K] int64
   torch::Tensor positions;          // [B, N, K] int64, per document
@@ -43,10 +47,11 @@ struct DraftBlocks {
 };
 
 /// Which positions may be anchors: supervised, followed by a supervised token of the same
-/// document. A position's key hash(seed, epoch, sequence, position) does not depend on the batch.
+/// document. A position's key hash(seed, epoch, sequence, position in the sequence) depends
+/// neither on the batch nor on the place in a packed row.
 struct AnchorRule {
   int64_t num_anchors = 0;           // of the whole batch: those with the smallest keys
-  int64_t anchors_per_sequence = 0;  // most that one row offers, smallest keys first; 0 = all
+  int64_t anchors_per_sequence = 0;  // most that one offers, smallest keys first; 0 = all
   uint64_t seed = 0;
   uint64_t epoch = 0;
 };
@@ -55,14 +60,23 @@ struct AnchorRule {
 /// gives blocks that are not kept.
 Anchors choose_anchors(
     const BlockRows& rows,
-    const std::vector<int64_t>& sequences,
+    const std::vector<RowPart>& parts,  // what the rows hold, in the order of rows
     const AnchorRule& rule);
 
-/// Whether some position of the sequence may be an anchor.
-bool has_eligible_anchor(const std::vector<uint8_t>& mask);
+/// The same for rows of one sequence each.
+Anchors choose_anchors(
+    const BlockRows& rows,
+    const std::vector<int64_t>& sequences,
+    const AnchorRule& rule);
 
 /// Errors: ShapeError if tensors disagree or an anchor of a kept block lies outside its row.
 /// A block whose anchor lies in document -1 is not kept.
 DraftBlocks make_draft_blocks(const BlockRows& rows, const Anchors& anchors, const BlockRule& rule);
+
+/// The same blocks over one row [1, B S] in which the sequences stand one after the other, as
+/// packed documents do. Blocks that are not kept are left out, so that a batch costs what its
+/// anchors cost and not B times the most that one sequence has: N is the number of kept blocks (at
+/// least one block, kept or not, stays).
+DraftBlocks join_rows(const DraftBlocks& blocks);
 
 }  // namespace draftsmith::data

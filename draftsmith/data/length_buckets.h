@@ -25,6 +25,17 @@ std::vector<std::vector<int64_t>> plan_epoch(
     uint64_t seed,
     uint64_t epoch);
 
+/// Where buckets end: bucket i holds the lengths from end i-1 (0 for the first) up to but not
+/// including end i. The ends are those that leave the least padding if every sequence is padded
+/// to the longest of its bucket; equal lengths are in one bucket, so there may be fewer buckets.
+std::vector<int64_t> choose_bucket_ends(std::vector<int64_t> lengths, int64_t num_buckets);
+
+/// How many batches each bucket has, by the longest sequence of a batch.
+std::vector<int64_t> count_by_bucket(
+    const std::vector<int64_t>& lengths,
+    const std::vector<std::vector<int64_t>>& batches,
+    const std::vector<int64_t>& bucket_ends);
+
 /// Share of the batches' tokens that is padding.
 double padding_share(
     const std::vector<int64_t>& lengths,

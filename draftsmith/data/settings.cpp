@@ -1,14 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/data/settings.h"
 
+#include <algorithm>
+
+#include "draftsmith/base/error.h"
+#include "draftsmith/formats/json.h"
+
 namespace draftsmith::data {
+namespace {
+
+[[noreturn]] void fail_path(const std::string& expected, const std::string& got) {
+  throw ConfigError(
+      {.what = "data.path",
+       .expected = expected,
+       .got = got,
+       .hint = R"(--data.path='[{"path": "a", "weight": 2}, {"path": "b", "weight": 1}]')"});
+}
+
+WeightedPath read_dataset(const formats::Json& item) {
+  if (item.is_string()) return {item.get<std::string>(), 0};
+  if (!item.is_object() || !item.contains("path") || !item["path"].is_string())
+    fail_path("a list of folders or of {path, weight}", item.dump());
+  WeightedPath dataset{item["path"].get<std::string>(), 0};
+  for (const auto& [key, value] : item.items()) {
+    if (key == "path") continue;
+    if (key != "weight") fail_path("only path and weight", "'" + key + "'");
+    if (!value.is_number() || !(value.get<double>() > 0))
+      fail_path("a positive weight", value.dump());
+    dataset.weight = value.get<double>();
+  }
+  return dataset;
+}
+
+}  // namespace
+
+std::vector<WeightedPath> list_datasets(const DataSettings& settings) {
+  if (settings.path.empty() || settings.path.front() != '[') return {{settings.path, 0}};
+  const auto list = formats::Json::parse(settings.path, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array() || list.empty()) fail_path("a folder or a list", settings.path);
+  std::vector<WeightedPath> datasets;
+  for (const auto& item : list)
+    datasets.push_back(read_dataset(item));
+  const auto has_weight = [](const WeightedPath& dataset) { return dataset.weight > 0; };
+  const auto count = std::count_if(datasets.begin(), datasets.end(), has_weight);
+  if (count != 0 && count != static_cast<int64_t>(datasets.size()))
+    fail_path("a weight for every dataset or for none", settings.path);
+  return datasets;
+}
 
 void add_fields(FieldList& fields, DataSettings& settings) {
   fields.begin_section("data");
-  fields.add("path", settings.path, "dataset: a folder written by save_to_disk or generate");
+  fields.add(
+      "path", settings.path,
+      "dataset: a folder written by save_to_disk or generate; or a list of {path, weight} (JSON on "
+      "the command line), whose batches are mixed in these proportions");
   fields.add("split", settings.split, "split to read where the folder has several");
   fields.add_choice(
-      "overlong", settings.overlong, {"cut", "skip"}, "what becomes of longer sequences");
+      "batching", settings.batching, {"bucket", "pack"},
+      "how batches are made: of sequences of similar length, or of rows of max_length filled with "
+      "whole sequences that do not see each other");
+  fields.add_choice(
+      "overlong", settings.overlong, {"cut", "skip", "window"},
+      "what becomes of sequences longer than max_length: their beginning is trained, they are left "
+      "out, or all of their windows of max_length are trained");
   fields.add("max_length", settings.max_length, "longest sequence, in tokens", {2});
   fields.add(
       "tokens_per_batch", settings.tokens_per_batch,
@@ -17,8 +71,8 @@ void add_fields(FieldList& fields, DataSettings& settings) {
       "num_buckets", settings.num_buckets, "groups of similar length that batches come from",
       kAtLeastOne);
   fields.add(
-      "max_sequences_per_batch", settings.max_sequences_per_batch, "most sequences of a batch",
-      kAtLeastOne);
+      "max_sequences_per_batch", settings.max_sequences_per_batch,
+      "most sequences of a batch; when packed, most rows", kAtLeastOne);
   fields.add(
       "num_anchors", settings.num_anchors,
       "draft blocks of a batch, drawn uniformly from all its eligible positions", kAtLeastOne);
@@ -27,6 +81,10 @@ void add_fields(FieldList& fields, DataSettings& settings) {
       "most draft blocks that one sequence offers; 0 = no cap", kAtLeastZero);
   fields.add(
       "seed", settings.seed, "seed of the order of sequences and of the anchors", kAtLeastZero);
+  fields.add(
+      "held_out", settings.held_out,
+      "share of the sequences that is never trained on, for the evaluation during training",
+      {0, 0.5});
 }
 
 }  // namespace draftsmith::data

@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
 
 #include <arrow/api.h>
 #include <arrow/io/file.h>
@@ -64,55 +63,60 @@ arrow::RecordBatchVector read_shard(const fs::path& path) {
   return batches;
 }
 
-/// Values `[begin, end)` of a list column's row, whatever the integer type.
-std::vector<int64_t> read_values(
+/// Calls `function` with the typed array of integers or booleans.
+template <class Function>
+void visit_typed(
     const arrow::Array& values,
-    int64_t begin,
-    int64_t end,
     const std::string& what,
-    const fs::path& path) {
-  std::vector<int64_t> result(static_cast<size_t>(end - begin));
-  if (values.null_count() > 0) {
-    for (int64_t i = begin; i < end; ++i)
-      if (values.IsNull(i)) fail(path, what, "values", "null");
-  }
-  const auto copy = [&]<class ArrayType>(const ArrayType& typed) {
-    for (int64_t i = begin; i < end; ++i)
-      result[static_cast<size_t>(i - begin)] = static_cast<int64_t>(typed.Value(i));
-  };
+    const fs::path& path,
+    Function&& function) {
   switch (values.type_id()) {
     case arrow::Type::BOOL:
-      copy(static_cast<const arrow::BooleanArray&>(values));
-      break;
+      return function(static_cast<const arrow::BooleanArray&>(values));
     case arrow::Type::INT8:
-      copy(static_cast<const arrow::Int8Array&>(values));
-      break;
+      return function(static_cast<const arrow::Int8Array&>(values));
     case arrow::Type::UINT8:
-      copy(static_cast<const arrow::UInt8Array&>(values));
-      break;
+      return function(static_cast<const arrow::UInt8Array&>(values));
     case arrow::Type::INT16:
-      copy(static_cast<const arrow::Int16Array&>(values));
-      break;
+      return function(static_cast<const arrow::Int16Array&>(values));
     case arrow::Type::UINT16:
-      copy(static_cast<const arrow::UInt16Array&>(values));
-      break;
+      return function(static_cast<const arrow::UInt16Array&>(values));
     case arrow::Type::INT32:
-      copy(static_cast<const arrow::Int32Array&>(values));
-      break;
+      return function(static_cast<const arrow::Int32Array&>(values));
     case arrow::Type::UINT32:
-      copy(static_cast<const arrow::UInt32Array&>(values));
-      break;
+      return function(static_cast<const arrow::UInt32Array&>(values));
     case arrow::Type::INT64:
-      copy(static_cast<const arrow::Int64Array&>(values));
-      break;
+      return function(static_cast<const arrow::Int64Array&>(values));
     case arrow::Type::UINT64:
-      copy(static_cast<const arrow::UInt64Array&>(values));
-      break;
+      return function(static_cast<const arrow::UInt64Array&>(values));
     default:
       fail(path, what, "a list of integers", values.type()->ToString());
   }
-  return result;
 }
+
+/// Values `[begin, end)` of a list column's row, not copied.
+struct Stretch {
+  std::shared_ptr<arrow::Array> values;
+  int64_t begin, end;
+  std::string what;
+  const fs::path& path;
+
+  int64_t length() const { return end - begin; }
+  void check_no_nulls() const {
+    if (values->null_count() == 0) return;
+    for (int64_t i = begin; i < end; ++i)
+      if (values->IsNull(i)) fail(path, what, "values", "null");
+  }
+  /// Calls `function(i, value)` for i = 0 .. length-1 until it returns false.
+  template <class Function>
+  void each(Function&& function) const {
+    check_no_nulls();
+    visit_typed(*values, what, path, [&](const auto& typed) {
+      for (int64_t i = begin; i < end; ++i)
+        if (!function(i - begin, static_cast<int64_t>(typed.Value(i)))) return;
+    });
+  }
+};
 
 /// A list or large_list column of one record batch.
 struct ListColumn {
@@ -132,9 +136,9 @@ struct ListColumn {
     // Offsets come from the file; a damaged one must not be followed out of the mapping.
     const auto status = array->ValidateFull();
     if (!status.ok()) fail(path, "column " + name, "valid lists", status.message());
-    // Values are read for no rows, to refuse a wrong element type at once.
+    // A wrong element type is refused at once.
     const ListColumn column{array, name};
-    read_values(*column.values(), 0, 0, "column " + name, path);
+    visit_typed(*column.values(), "column " + name, path, [](const auto&) {});
     return column;
   }
 
@@ -150,15 +154,35 @@ struct ListColumn {
   int64_t length(int64_t row) const {
     return visit([&](const auto& list) { return static_cast<int64_t>(list.value_length(row)); });
   }
-  std::vector<int64_t> read(int64_t row, const fs::path& path, const std::string& row_name) const {
+  Stretch row(int64_t row, const fs::path& path, const std::string& row_name) const {
     if (array->IsNull(row)) fail(path, row_name + " " + name, "a list", "null");
     return visit([&](const auto& list) {
       const int64_t begin = list.value_offset(row);
-      return read_values(
-          *list.values(), begin, begin + list.value_length(row), row_name + " " + name, path);
+      return Stretch{
+          list.values(), begin, begin + list.value_length(row), row_name + " " + name, path};
     });
   }
+  /// What counts as unsupervised in this column.
+  int64_t unsupervised() const { return name == "labels" ? kIgnoredLabel : 0; }
 };
+
+void check_mask_length(
+    const Stretch& mask,
+    int64_t num_ids,
+    const std::string& column,
+    const std::string& row_name) {
+  if (mask.length() == num_ids) return;
+  fail(
+      mask.path, row_name, fmt::format("{} values of {}", num_ids, column),
+      fmt::format("{}", mask.length()));
+}
+
+/// Name, size and time of change of a shard.
+std::string describe_file(const fs::path& path) {
+  return fmt::format(
+      "{} {} {}\n", path.filename().string(), fs::file_size(path),
+      fs::last_write_time(path).time_since_epoch().count());
+}
 
 fs::path find_split(const fs::path& folder, const std::string& split) {
   const fs::path dict = folder / "dataset_dict.json";
@@ -186,6 +210,7 @@ struct TokenDataset::Shards {
   };
 
   fs::path folder;
+  std::string fingerprint;
   std::vector<Batch> batches;
   int64_t num_rows = 0;
 
@@ -233,16 +258,20 @@ TokenDataset TokenDataset::open(const fs::path& folder, const std::string& split
     if (name.empty() || fs::path(name).filename() != name || name == "..")
       fail(state.where(), "filename", "a file name without folders", "'" + name + "'");
     const fs::path path = shards->folder / name;
-    if (!fs::exists(path)) fail(path, "shard", "the file that state.json lists", "no such file");
+    if (!fs::is_regular_file(path))
+      fail(path, "shard", "the file that state.json lists", "no such file");
+    shards->fingerprint += describe_file(path);
     for (const auto& batch : read_shard(path))
       shards->add(*batch, path);
   }
+  shards->fingerprint += fmt::format("{} rows", shards->num_rows);
   if (shards->num_rows == 0) fail(shards->folder, "dataset", "at least one sequence", "none");
   return TokenDataset(std::move(shards));
 }
 
 int64_t TokenDataset::num_sequences() const { return shards_->num_rows; }
 const fs::path& TokenDataset::folder() const { return shards_->folder; }
+const std::string& TokenDataset::fingerprint() const { return shards_->fingerprint; }
 
 int64_t TokenDataset::length(int64_t index) const {
   const auto& batch = shards_->find(index);
@@ -254,25 +283,63 @@ TokenSequence TokenDataset::sequence(int64_t index) const {
   const int64_t row = index - batch.first_row;
   const std::string name = fmt::format("row {}", index);
   TokenSequence result;
-  result.ids = batch.ids.read(row, batch.path, name);
-  std::optional<std::vector<uint8_t>> mask;
+  const Stretch ids = batch.ids.row(row, batch.path, name);
+  result.ids.reserve(static_cast<size_t>(ids.length()));
+  ids.each([&](int64_t, int64_t id) {
+    result.ids.push_back(id);
+    return true;
+  });
   for (const ListColumn& column : batch.masks) {
-    const auto values = column.read(row, batch.path, name);
-    if (values.size() != result.ids.size()) {
-      fail(
-          batch.path, name, fmt::format("{} values of {}", result.ids.size(), column.name),
-          fmt::format("{}", values.size()));
-    }
-    std::vector<uint8_t> bits(values.size());
-    const bool holds_labels = column.name == "labels";
-    for (size_t i = 0; i < values.size(); ++i)
-      bits[i] = holds_labels ? values[i] != kIgnoredLabel : values[i] != 0;
-    if (mask && *mask != bits)
+    const Stretch values = column.row(row, batch.path, name);
+    check_mask_length(values, ids.length(), column.name, name);
+    std::vector<uint8_t> bits;
+    bits.reserve(result.ids.size());
+    values.each([&, unsupervised = column.unsupervised()](int64_t, int64_t value) {
+      bits.push_back(value != unsupervised);
+      return true;
+    });
+    if (&column != batch.masks.data() && result.mask != bits)
       fail(batch.path, name, "mask columns that agree", "a different mask in " + column.name);
-    mask = std::move(bits);
+    result.mask = std::move(bits);
   }
-  result.mask = std::move(*mask);
   return result;
+}
+
+SequenceFacts TokenDataset::facts(int64_t index) const {
+  const auto& batch = shards_->find(index);
+  SequenceFacts facts;
+  if (batch.masks.size() > 1) {  // they are compared as they are read
+    facts.first_anchor = find_first_anchor(sequence(index).mask);
+  }
+  const int64_t row = index - batch.first_row;
+  const std::string name = fmt::format("row {}", index);
+  const Stretch ids = batch.ids.row(row, batch.path, name);
+  facts.length = ids.length();
+  if (facts.length > 0) facts.smallest_id = INT64_MAX;
+  ids.each([&](int64_t, int64_t id) {
+    facts.smallest_id = std::min(facts.smallest_id, id);
+    facts.largest_id = std::max(facts.largest_id, id);
+    return true;
+  });
+  if (batch.masks.size() > 1) return facts;
+  const ListColumn& column = batch.masks.front();
+  const Stretch values = column.row(row, batch.path, name);
+  check_mask_length(values, facts.length, column.name, name);
+  bool was_supervised = false;
+  values.each([&, unsupervised = column.unsupervised()](int64_t i, int64_t value) {
+    const bool is_supervised = value != unsupervised;
+    if (is_supervised && was_supervised) facts.first_anchor = i - 1;
+    was_supervised = is_supervised;
+    return facts.first_anchor < 0;
+  });
+  return facts;
+}
+
+int64_t find_first_anchor(const std::vector<uint8_t>& mask) {
+  const auto found = std::adjacent_find(mask.begin(), mask.end(), [](uint8_t left, uint8_t right) {
+    return left != 0 && right != 0;
+  });
+  return found == mask.end() ? -1 : found - mask.begin();
 }
 
 void check_token_ids(

@@ -15,6 +15,17 @@ struct TokenSequence {
   std::vector<uint8_t> mask;  // 1 where the token is supervised (not shifted); as long as ids
 };
 
+/// What planning needs to know of a sequence.
+struct SequenceFacts {
+  int64_t length = 0;         // tokens
+  int64_t first_anchor = -1;  // first position that is supervised and so is the next; -1 = none
+  int64_t smallest_id = 0;    // 0 of an empty sequence
+  int64_t largest_id = 0;
+};
+
+/// The first position that is supervised and so is the next, or -1.
+int64_t find_first_anchor(const std::vector<uint8_t>& mask);
+
 /// The sequences of a `save_to_disk` folder of Hugging Face datasets, memory-mapped: shards in
 /// the order of state.json, each an Arrow IPC stream (the file format is read too); other files
 /// of the folder are ignored. Columns: `input_ids` and one of `loss_mask`, `assistant_masks` or
@@ -34,6 +45,12 @@ class TokenDataset {
 
   /// Errors: DataError naming the row if ids and mask differ in length, or if a value is null.
   TokenSequence sequence(int64_t index) const;
+
+  /// Reads the whole sequence without copying it. Errors: as `sequence`.
+  SequenceFacts facts(int64_t index) const;
+
+  /// Changes whenever a shard does: names, sizes, times of change and rows of the shards.
+  const std::string& fingerprint() const;
 
   const std::filesystem::path& folder() const;
 

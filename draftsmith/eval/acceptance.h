@@ -46,4 +46,17 @@ AcceptanceReport report_acceptance(
     const std::vector<std::vector<Round>>& responses,
     int64_t block_size);
 
+/// How much longer the right side's pooled acceptance length is than the left side's on the same
+/// prompts, with the interval of a bootstrap over prompts: each draw takes both answers of a prompt,
+/// so that what makes a prompt easy for both cancels.
+struct PairedDifference {
+  double value = 0;
+  Interval interval_95;
+};
+
+/// Both sides have one entry per prompt, in the same order.
+PairedDifference compare_acceptance(
+    const std::vector<std::vector<Round>>& left,
+    const std::vector<std::vector<Round>>& right);
+
 }  // namespace draftsmith::eval

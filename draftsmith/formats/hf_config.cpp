@@ -26,10 +26,19 @@ fail(const JsonObject& json, std::string what, std::string expected, std::string
        .where = json.where()});
 }
 
-void refuse_partial_rotary(const JsonObject& json) {
-  const double share = json.number_or("partial_rotary_factor", 1);
-  if (share != 1)
-    fail(json, "partial_rotary_factor", "1 for this model type", fmt::format("{}", share));
+/// The share of a head that rotates; every model but Qwen3.5 rotates whole heads.
+double read_rotary_share(const JsonObject& json, bool may_be_partial) {
+  const JsonObject owner =
+      json.has("rope_parameters") ? json.object("rope_parameters") : JsonObject(json);
+  const double fallback = may_be_partial ? 0.25 : 1;
+  const double share = owner.number_or(
+      "partial_rotary_factor", json.number_or("partial_rotary_factor", fallback));
+  const bool is_right = may_be_partial ? share > 0 && share <= 1 : share == 1;
+  if (!is_right)
+    fail(
+        json, "partial_rotary_factor", may_be_partial ? "above 0, at most 1" : "1 for this model",
+        fmt::format("{}", share));
+  return share;
 }
 
 RopeSettings read_scaling(const JsonObject& json, RopeSettings rope) {
@@ -72,8 +81,6 @@ RopeSettings read_rope(const JsonObject& json, bool needs_theta) {
   RopeSettings rope;
   const bool is_nested = json.has("rope_parameters");
   const JsonObject owner = is_nested ? json.object("rope_parameters") : json;
-  refuse_partial_rotary(json);
-  refuse_partial_rotary(owner);
   if (owner.has("rope_theta") || (needs_theta && !json.has("rope_theta"))) {
     rope.theta = owner.number("rope_theta");
   } else {
@@ -137,6 +144,46 @@ void read_layer_types(const JsonObject& json, DrafterConfig& config) {
     config.sliding_window = json.integer("sliding_window", 1, kMaxSize);
 }
 
+void read_target_layer_types(const JsonObject& json, TargetConfig& config) {
+  const auto num_layers = static_cast<size_t>(config.num_layers);
+  config.is_linear.assign(num_layers, false);
+  if (!json.has("layer_types")) {
+    const int64_t interval = json.integer_or("full_attention_interval", 4, 1, 10000);
+    for (size_t i = 0; i < num_layers && config.is_hybrid(); ++i)
+      config.is_linear[i] = static_cast<int64_t>(i + 1) % interval != 0;
+    return;
+  }
+  const auto types = json.texts("layer_types");
+  if (types.size() != num_layers)
+    fail(
+        json, "layer_types", fmt::format("{} entries", num_layers),
+        fmt::format("{}", types.size()));
+  for (size_t i = 0; i < num_layers; ++i) {
+    config.is_linear[i] = config.is_hybrid() && types[i] == "linear_attention";
+    if (!config.is_linear[i] && types[i] != "full_attention")
+      fail(
+          json, "layer_types",
+          config.is_hybrid() ? "linear_attention or full_attention"
+                             : "full_attention in such a target",
+          "'" + types[i] + "'");
+  }
+}
+
+void read_linear_attention(const JsonObject& json, TargetConfig& config) {
+  auto& linear = config.linear;
+  linear.num_key_heads = json.integer("linear_num_key_heads", 1, 10000);
+  linear.num_value_heads = json.integer("linear_num_value_heads", 1, 10000);
+  linear.key_head_dim = json.integer("linear_key_head_dim", 1, 10000);
+  linear.value_head_dim = json.integer("linear_value_head_dim", 1, 10000);
+  linear.conv_taps = json.integer("linear_conv_kernel_dim", 1, 16);
+  if (linear.num_value_heads % linear.num_key_heads != 0)
+    fail(
+        json, "linear_num_value_heads",
+        fmt::format("a multiple of {} key heads", linear.num_key_heads),
+        fmt::format("{}", linear.num_value_heads));
+  if (!json.boolean_or("attn_output_gate", true)) fail(json, "attn_output_gate", "true", "false");
+}
+
 }  // namespace
 
 bool DrafterConfig::has_sliding_layers() const {
@@ -148,18 +195,29 @@ bool DrafterConfig::is_causal_block(int64_t layer) const {
 }
 
 TargetConfig read_target_config(const fs::path& folder) {
-  const auto json = JsonObject::from_file(folder / "config.json");
+  const auto root = JsonObject::from_file(folder / "config.json");
+  const JsonObject json = root.has("text_config") ? root.object("text_config") : root;
   TargetConfig config;
-  config.model_type = json.text("model_type");
-  if (config.model_type != "llama" && config.model_type != "qwen3")
-    fail(json, "model_type", "llama or qwen3", "'" + config.model_type + "'");
+  config.model_type = json.text_or("model_type", root.text_or("model_type", ""));
+  if (config.model_type == "qwen3_5") config.model_type = "qwen3_5_text";
+  if (config.model_type != "llama" && config.model_type != "qwen3" && !config.is_hybrid())
+    fail(json, "model_type", "llama, qwen3, qwen3_5 or qwen3_5_text", "'" + config.model_type + "'");
+  if (config.is_hybrid()) json.integer("head_dim", 1, 10000);  // not hidden_size / heads there
   read_sizes(json, config);
+  // The whole model's word on its head counts, not that of its text part.
+  if (root.has("tie_word_embeddings"))
+    config.has_tied_head = root.boolean_or("tie_word_embeddings", false);
+  if (config.eos_token_ids.empty() && root.has("eos_token_id"))
+    config.eos_token_ids = root.integers("eos_token_id");
   config.rope = read_rope(json, /*needs_theta=*/false);
-  if (json.has("layer_types")) {
-    for (const std::string& type : json.texts("layer_types"))
-      if (type != "full_attention")
-        fail(json, "layer_types", "full_attention in a target", "'" + type + "'");
-  }
+  config.rotary_dim = static_cast<int64_t>(
+      static_cast<double>(config.head_dim) * read_rotary_share(json, config.is_hybrid()));
+  if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0)
+    fail(
+        json, "partial_rotary_factor", "an even number of rotated elements",
+        fmt::format("{} of {}", config.rotary_dim, config.head_dim));
+  read_target_layer_types(json, config);
+  if (config.is_hybrid()) read_linear_attention(json, config);
   return config;
 }
 
@@ -174,6 +232,7 @@ DrafterConfig read_drafter_config(const fs::path& folder) {
   json.number("rms_norm_eps");
   read_sizes(json, config);
   config.rope = read_rope(json, /*needs_theta=*/true);
+  read_rotary_share(json, /*may_be_partial=*/false);
 
   const JsonObject inner = json.object("dflash_config");
   const JsonObject& owner = inner.has("block_size") ? inner : json;
@@ -197,7 +256,10 @@ std::vector<int64_t> read_stop_token_ids(const fs::path& folder) {
     if (generation.has("eos_token_id")) return generation.integers("eos_token_id");
   }
   const auto json = JsonObject::from_file(folder / "config.json");
-  return json.has("eos_token_id") ? json.integers("eos_token_id") : std::vector<int64_t>{};
+  if (json.has("eos_token_id")) return json.integers("eos_token_id");
+  if (!json.has("text_config")) return {};
+  const auto text = json.object("text_config");
+  return text.has("eos_token_id") ? text.integers("eos_token_id") : std::vector<int64_t>{};
 }
 
 std::vector<int64_t> choose_target_layer_ids(int64_t num_target_layers, int64_t count) {

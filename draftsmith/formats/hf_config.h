@@ -24,7 +24,7 @@ struct RopeSettings {
 
 /// The sizes that Llama, Qwen3 and the drafter share.
 struct TransformerConfig {
-  std::string model_type;  // llama or qwen3
+  std::string model_type;  // llama, qwen3 or qwen3_5_text
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -41,8 +41,24 @@ struct TransformerConfig {
   std::vector<int64_t> eos_token_ids;   // of config.json
 };
 
+/// Sizes of the Gated DeltaNet layers of a hybrid target.
+struct LinearAttentionConfig {
+  int64_t num_key_heads = 0;
+  int64_t num_value_heads = 0;
+  int64_t key_head_dim = 0;
+  int64_t value_head_dim = 0;
+  int64_t conv_taps = 0;  // tokens that the short convolution sees, the current one included
+};
+
 struct TargetConfig : TransformerConfig {
-  bool has_qk_norm() const { return model_type == "qwen3"; }
+  int64_t rotary_dim = 0;              // the first elements of a head that rotate
+  std::vector<bool> is_linear;         // one per layer: Gated DeltaNet instead of attention
+  LinearAttentionConfig linear;        // of those layers
+  std::string weight_prefix = "model.";  // "model.language_model." in multimodal checkpoints
+
+  /// Qwen3.5 and 3.6: linear layers, gated attention, norms that multiply by 1 + weight.
+  bool is_hybrid() const { return model_type == "qwen3_5_text"; }
+  bool has_qk_norm() const { return model_type != "llama"; }
 };
 
 /// A DFlash drafter: five or so Qwen3 layers and what a draft block needs to know.
@@ -61,7 +77,8 @@ struct DrafterConfig : TransformerConfig {
   bool is_causal_block(int64_t layer) const;
 };
 
-/// Reads config.json of a Llama or Qwen3 folder. Rope settings are read from `rope_parameters`
+/// Reads config.json of a Llama, Qwen3 or Qwen3.5 folder; the decoder's keys stand in
+/// `text_config` or at the top level. Rope settings are read from `rope_parameters`
 /// (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4).
 /// Errors: DataError for a missing key, an unknown model type or rope type.
 TargetConfig read_target_config(const std::filesystem::path& folder);

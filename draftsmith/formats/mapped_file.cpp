@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "draftsmith/base/error.h"
@@ -36,6 +37,13 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
   if (address == MAP_FAILED) fail(reason);
   return std::shared_ptr<const MappedFile>(
       new MappedFile(static_cast<const std::byte*>(address), static_cast<size_t>(status.st_size)));
+}
+
+void MappedFile::forget(const std::byte* begin, size_t bytes) const {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
+  if (end > first) ::madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(data_), size_bytes_); }

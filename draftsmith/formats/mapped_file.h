@@ -20,6 +20,10 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   size_t size_bytes() const { return size_bytes_; }
 
+  /// Gives the pages that lie wholly in this part back to the system; they are read again when
+  /// they are touched again.
+  void forget(const std::byte* begin, size_t bytes) const;
+
  private:
   MappedFile(const std::byte* data, size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
 

@@ -2,41 +2,13 @@
 #include "draftsmith/formats/mask_token.h"
 
 #include <algorithm>
-#include <map>
 
 #include "draftsmith/formats/json.h"
+#include "draftsmith/formats/vocabulary.h"
 
 namespace draftsmith::formats {
 namespace fs = std::filesystem;
 namespace {
-
-/// All tokens of tokenizer.json with their ids; empty if the folder has none.
-std::map<std::string, int64_t> read_vocabulary(const fs::path& folder) {
-  std::map<std::string, int64_t> ids;
-  if (!fs::exists(folder / "tokenizer.json")) return ids;
-  const auto json = JsonObject::from_file(folder / "tokenizer.json");
-  if (json.has("model")) {
-    const auto model = json.object("model");
-    const Json vocabulary = model.has("vocab") ? model.value().at("vocab") : Json();
-    if (vocabulary.is_object()) {
-      for (const auto& [token, id] : vocabulary.items())
-        if (id.is_number_integer()) ids[token] = id.get<int64_t>();
-    } else if (vocabulary.is_array()) {  // Unigram: [token, score] in the order of the ids
-      for (size_t id = 0; id < vocabulary.size(); ++id) {
-        const Json& entry = vocabulary[id];
-        if (entry.is_array() && !entry.empty() && entry[0].is_string())
-          ids[entry[0].get<std::string>()] = static_cast<int64_t>(id);
-      }
-    }
-  }
-  if (json.has("added_tokens") && json.value().at("added_tokens").is_array()) {
-    for (const auto& item : json.value().at("added_tokens")) {
-      const JsonObject token(item, json.where());
-      ids[token.text("content")] = token.integer("id", 0, INT32_MAX);
-    }
-  }
-  return ids;
-}
 
 /// A special token of tokenizer_config.json: a text, or an object with `content`.
 std::string read_special_token(const fs::path& folder, const std::string& key) {
@@ -50,7 +22,8 @@ std::string read_special_token(const fs::path& folder, const std::string& key) {
 }  // namespace
 
 MaskToken choose_mask_token(const fs::path& folder, int64_t vocab_size) {
-  const auto ids = read_vocabulary(folder);
+  const auto vocabulary = Vocabulary::from_folder(folder);
+  const auto& ids = vocabulary.ids();
   const auto find = [&](const std::string& key) -> int64_t {
     const std::string token = read_special_token(folder, key);
     const auto found = token.empty() ? ids.end() : ids.find(token);

@@ -31,7 +31,8 @@ struct DtypeName {
 constexpr DtypeName kDtypes[] = {{"BF16", torch::kBFloat16}, {"F16", torch::kHalf},
                                  {"F32", torch::kFloat},     {"F64", torch::kDouble},
                                  {"I64", torch::kLong},      {"I32", torch::kInt},
-                                 {"U8", torch::kByte},       {"BOOL", torch::kBool}};
+                                 {"U8", torch::kByte},       {"BOOL", torch::kBool},
+                                 {"I8", torch::kChar},       {"F8_E4M3", c10::kFloat8_e4m3fn}};
 
 [[noreturn]] void
 fail(const fs::path& path, std::string what, std::string expected, std::string got) {
@@ -47,7 +48,7 @@ torch::ScalarType
 parse_dtype(const fs::path& path, const std::string& tensor, const std::string& name) {
   for (const auto& entry : kDtypes)
     if (name == entry.name) return entry.dtype;
-  fail(path, tensor, "dtype BF16, F16, F32, F64, I64, I32, U8 or BOOL", name);
+  fail(path, tensor, "dtype BF16, F16, F32, F64, I64, I32, U8, BOOL, I8 or F8_E4M3", name);
 }
 
 const char* dtype_name(torch::ScalarType dtype) {
@@ -229,16 +230,24 @@ torch::Tensor SafetensorsReader::tensor(const std::string& name) const {
 }
 
 torch::Tensor SafetensorsReader::tensor(const std::string& name, at::IntArrayRef shape) const {
-  const Entry& entry = find(name);
-  if (shape != at::IntArrayRef(entry.shape)) {
-    throw DataError(
-        {.what = name,
-         .expected = fmt::format("shape {}", shape.vec()),
-         .got = fmt::format("{}", entry.shape),
-         .where = where_,
-         .hint = "the weights that belong to this config.json"});
-  }
+  check_shape(name, shape);
   return tensor(name);
+}
+
+void SafetensorsReader::check_shape(const std::string& name, at::IntArrayRef shape) const {
+  const Entry& entry = find(name);
+  if (shape == at::IntArrayRef(entry.shape)) return;
+  throw DataError(
+      {.what = name,
+       .expected = fmt::format("shape {}", shape.vec()),
+       .got = fmt::format("{}", entry.shape),
+       .where = where_,
+       .hint = "the weights that belong to this config.json"});
+}
+
+void SafetensorsReader::forget(const std::string& name, int64_t first_byte, int64_t bytes) const {
+  const Entry& entry = find(name);
+  entry.file->forget(entry.data + first_byte, static_cast<size_t>(bytes));
 }
 
 void write_safetensors(
@@ -271,25 +280,11 @@ void write_safetensors(
         static_cast<const char*>(host.data_ptr()), static_cast<std::streamsize>(host.nbytes()));
   }
   stream.close();
-  if (!stream) {
-    throw DeviceError(
-        {.what = "file",
-         .expected = "to write it",
-         .got = std::strerror(errno),
-         .where = aside.string(),
-         .hint = "freeing space or another output folder"});
-  }
+  if (!stream) fail_write(aside, std::strerror(errno));
   flush_to_disk(aside);
   std::error_code error;
   fs::rename(aside, path, error);
-  if (error) {
-    throw DeviceError(
-        {.what = "file",
-         .expected = "to write it",
-         .got = error.message(),
-         .where = path.string(),
-         .hint = "another output folder"});
-  }
+  if (error) fail_write(path, error.message());
 }
 
 }  // namespace draftsmith::formats

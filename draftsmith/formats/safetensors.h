@@ -39,6 +39,14 @@ class SafetensorsReader {
 
   /// The same, checked: DataError naming file and tensor if the shape differs.
   torch::Tensor tensor(const std::string& name, at::IntArrayRef shape) const;
+  void check_shape(const std::string& name, at::IntArrayRef shape) const;
+
+  /// Shape and dtype, without a look at the data. Errors: as `tensor`.
+  const std::vector<int64_t>& shape(const std::string& name) const { return find(name).shape; }
+  torch::ScalarType dtype(const std::string& name) const { return find(name).dtype; }
+
+  /// Lets the system take back the pages of a part of a tensor's data, which is not needed soon.
+  void forget(const std::string& name, int64_t first_byte, int64_t bytes) const;
 
   const std::string& where() const { return where_; }
 

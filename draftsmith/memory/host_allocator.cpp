@@ -10,8 +10,12 @@
 #include <mutex>
 #include <new>
 
+#include <fmt/format.h>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+
+#include "draftsmith/base/error.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -54,6 +58,14 @@ class HostAllocator final : public c10::Allocator {
     std::lock_guard lock(mutex_);
     return bytes_;
   }
+  void limit(int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    limit_ = bytes;
+  }
+  void name_phase(const char* name) {
+    std::lock_guard lock(mutex_);
+    phase_ = name;
+  }
   void reset_peak() {
     std::lock_guard lock(mutex_);
     bytes_.peak = bytes_.live;
@@ -71,6 +83,7 @@ class HostAllocator final : public c10::Allocator {
                                 : round_size(requested);
     void* data = nullptr;
     std::unique_lock lock(mutex_);
+    if (limit_ > 0 && bytes_.live + static_cast<int64_t>(requested) > limit_) refuse(requested);
     const auto found = idle_.lower_bound(capacity);
     if (found != idle_.end() && found->first <= capacity + capacity / 4) {
       data = found->second;
@@ -80,9 +93,28 @@ class HostAllocator final : public c10::Allocator {
     bytes_.live += static_cast<int64_t>(requested);
     bytes_.peak = std::max(bytes_.peak, bytes_.live);
     lock.unlock();
-    if (data == nullptr) data = make(capacity);
+    if (data == nullptr) {
+      try {
+        data = make(capacity);
+      } catch (...) {
+        lock.lock();
+        bytes_.live -= static_cast<int64_t>(requested);
+        throw;
+      }
+    }
     header_of(data).requested = requested;
     return data;
+  }
+
+  [[noreturn]] void refuse(size_t requested) const {
+    throw DeviceError(
+        {.what = "memory for a tensor",
+         .expected = fmt::format("at most {} bytes in tensors, memory.budget", limit_),
+         .got = fmt::format(
+             "{} bytes asked with {} in use, {} free", requested, bytes_.live,
+             limit_ - bytes_.live),
+         .where = phase_,
+         .hint = "draftsmith plan, a smaller --data.tokens_per_batch or --data.num_anchors"});
   }
 
   static void* make(size_t capacity) {
@@ -116,6 +148,8 @@ class HostAllocator final : public c10::Allocator {
   std::mutex mutex_;
   std::multimap<size_t, void*> idle_;  // by capacity
   HostBytes bytes_;
+  int64_t limit_ = 0;
+  const char* phase_ = "before the first step";
 };
 
 /// Never destroyed: tensors in static variables may outlive everything.
@@ -140,6 +174,10 @@ void install_host_allocator() {
 }
 
 HostBytes host_bytes() { return allocator().bytes(); }
+
+void limit_host_bytes(int64_t limit) { allocator().limit(limit); }
+
+void name_host_phase(const char* name) { allocator().name_phase(name); }
 
 void reset_host_peak() { allocator().reset_peak(); }
 

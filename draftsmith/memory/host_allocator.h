@@ -20,6 +20,13 @@ void install_host_allocator();
 
 HostBytes host_bytes();
 
+/// Refuses tensors beyond this many live bytes; 0 = no limit.
+/// Errors, in whoever asks for such a tensor: DeviceError with bytes asked, used and allowed.
+void limit_host_bytes(int64_t limit);
+
+/// Names what runs from now on, for the error of `limit_host_bytes`. `name` is a literal.
+void name_host_phase(const char* name);
+
 /// Lets `peak` start again from `live`.
 void reset_host_peak();
 

@@ -2,6 +2,11 @@
 #include "draftsmith/model/drafter.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <algorithm>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -71,49 +76,140 @@ ops::BlockVisibility Drafter::visibility(size_t layer) const {
 torch::Tensor Drafter::run_layer(
     size_t index,
     const torch::Tensor& hidden,
-    const ops::RotaryAngles& angles,
     const ContextKeys& context,
-    const torch::Tensor& mask) const {
+    const Places& places,
+    ops::AttentionMethod attention) const {
   const DecoderLayer& layer = layers_[index];
   const auto normed = ops::rms_norm(hidden, layer.input_norm, layer.eps);
   const auto attended = ops::block_attention(
-      layer.make_queries(normed, angles),
-      torch::cat({context.keys, layer.make_keys(normed, angles)}, 1),
-      torch::cat({context.values, layer.make_values(normed)}, 1), mask);
+      {layer.make_queries(normed, places.block_angles), context.keys, context.values,
+       layer.make_keys(normed, places.block_angles), layer.make_values(normed)},
+      places.layout, visibility(index), attention);
   return layer.finish(hidden, attended);
 }
+
+torch::Tensor Drafter::run_training_layer(
+    size_t index,
+    const torch::Tensor& hidden,
+    const torch::Tensor& context,
+    const Places& places,
+    ops::AttentionMethod attention) const {
+  const ContextKeys keys{
+      layers_[index].make_keys(context, places.context_angles),
+      layers_[index].make_values(context)};
+  return run_layer(index, hidden, keys, places, attention);
+}
+
+/// A layer that keeps its inputs, and runs again in backward.
+struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
+  struct Call {
+    const Drafter* drafter;
+    size_t index;
+    Drafter::Places places;
+    ops::AttentionMethod attention;
+
+    torch::Tensor run(const torch::Tensor& hidden, const torch::Tensor& context) const {
+      return drafter->run_training_layer(index, hidden, context, places, attention);
+    }
+    std::vector<torch::Tensor> parameters() const {
+      const std::string prefix = fmt::format("layers.{}.", index);
+      std::vector<torch::Tensor> own;
+      for (const auto& [name, tensor] : drafter->parameters())
+        if (name.rfind(prefix, 0) == 0) own.push_back(tensor);
+      return own;
+    }
+  };
+  /// Calls travel through autograd's saved data as a custom class would; a shared pointer in a
+  /// capsule is enough.
+  struct Holder : torch::CustomClassHolder {
+    explicit Holder(Call made) : call(std::move(made)) {}
+    Call call;
+  };
+
+  static constexpr size_t kMaxParameters = 15;  // with the four biases of attention
+
+  /// `parameters` are named for autograd, which takes no lists: kMaxParameters tensors, empty
+  /// beyond those that the layer has.
+  template <class... Parameters>
+  static torch::Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const torch::Tensor& hidden,
+      const torch::Tensor& projected,
+      const Call& call,
+      const Parameters&... /*parameters*/) {
+    context->save_for_backward({hidden, projected});
+    context->saved_data["call"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Holder>(call));
+    return call.run(hidden, projected);
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list upstream) {
+    const auto saved = context->get_saved_variables();
+    const auto holder = c10::static_intrusive_pointer_cast<Holder>(
+        context->saved_data["call"].toCapsule());
+    const at::AutoGradMode with_grad(true);
+    std::vector<torch::Tensor> inputs = {
+        saved[0].detach().set_requires_grad(true), saved[1].detach().set_requires_grad(true)};
+    const auto output = holder->call.run(inputs[0], inputs[1]);
+    const auto parameters = holder->call.parameters();
+    inputs.insert(inputs.end(), parameters.begin(), parameters.end());
+    auto gradients = torch::autograd::grad({output}, inputs, upstream);
+    gradients.insert(gradients.begin() + 2, torch::Tensor());  // of the call
+    gradients.resize(3 + kMaxParameters);
+    return gradients;
+  }
+
+  template <size_t... I>
+  static torch::Tensor start(
+      const torch::Tensor& hidden,
+      const torch::Tensor& projected,
+      const Call& call,
+      std::index_sequence<I...> /*numbers*/) {
+    auto parameters = call.parameters();
+    DS_CHECK(parameters.size() <= kMaxParameters);
+    parameters.resize(kMaxParameters, torch::empty({0}));
+    return apply(hidden, projected, call, parameters[I]...);
+  }
+};
 
 torch::Tensor Drafter::forward(
     const torch::Tensor& embedded,
     const torch::Tensor& features,
-    const data::DraftBlocks& blocks) const {
+    const data::DraftBlocks& blocks,
+    const ForwardPlan& plan) const {
   const auto [B, Q, D] = ops::dims<3>(embedded, "embedded");
-  const int64_t S = features.size(1);
   const auto context = project_features(features);  // one projection feeds every layer
-  const auto context_angles = rope_.angles(blocks.context_positions, dtype());
-  const auto block_angles = rope_.angles(blocks.positions.view({B, Q}), dtype());
-
-  torch::Tensor masks[2];  // full, sliding: one each, however many layers share it
+  const Places places{
+      blocks.layout, rope_.angles(blocks.context_positions, dtype()),
+      rope_.angles(blocks.positions.view({B, Q}), dtype())};
+  const bool recomputes = plan.recomputes_layers && at::GradMode::is_enabled();
   auto hidden = embedded;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    auto& mask = masks[config_.is_sliding[i] ? 1 : 0];
-    if (!mask.defined()) mask = ops::make_block_mask(blocks.layout, visibility(i), S);
-    const ContextKeys keys{
-        layers_[i].make_keys(context, context_angles), layers_[i].make_values(context)};
-    hidden = run_layer(i, hidden, block_angles, keys, mask);
+    if (recomputes) {
+      const RecomputedLayer::Call call{this, i, places, plan.attention};
+      hidden = RecomputedLayer::start(
+          hidden, context, call, std::make_index_sequence<RecomputedLayer::kMaxParameters>());
+    } else {
+      hidden = run_training_layer(i, hidden, context, places, plan.attention);
+    }
   }
   return ops::rms_norm(hidden, norm_, config_.rms_norm_eps);
 }
 
-KvCache Drafter::make_cache(int64_t capacity) const {
+KvCache Drafter::make_cache(int64_t num_rows, int64_t capacity) const {
   return KvCache(
-      config_.num_layers, 1, capacity, config_.num_kv_heads, config_.head_dim,
+      config_.num_layers, num_rows, capacity, config_.num_kv_heads, config_.head_dim,
       fc_.weight.options());
 }
 
-void Drafter::append_context(KvCache& cache, const torch::Tensor& features) const {
+void Drafter::append_context(
+    KvCache& cache,
+    const torch::Tensor& features,
+    const std::vector<int64_t>& row_tokens) const {
   const at::NoGradGuard no_grad;
-  const int64_t T = features.size(1);
+  const auto [B, T, F] = ops::dims<3>(features, "features");
   const auto context = project_features(features);
   const auto angles = rope_.angles(cache.next_positions(T), dtype());
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -121,24 +217,27 @@ void Drafter::append_context(KvCache& cache, const torch::Tensor& features) cons
         static_cast<int64_t>(i), layers_[i].make_keys(context, angles),
         layers_[i].make_values(context));
   }
-  cache.advance({T});
+  cache.advance(row_tokens.empty() ? std::vector<int64_t>(static_cast<size_t>(B), T) : row_tokens);
 }
 
 torch::Tensor Drafter::draft(const torch::Tensor& embedded, const KvCache& cache) const {
   const at::NoGradGuard no_grad;
   const auto [B, K, D] = ops::dims<3>(embedded, "embedded");
-  const int64_t length = cache.lengths().at(0);
-  const ops::BlockLayout layout{
-      torch::full({1, 1}, length, torch::kLong), torch::ones({1, 1}, torch::kBool),
-      torch::zeros({1, 1}, torch::kLong), K};
-  const auto angles = rope_.angles(cache.next_positions(K), dtype());
+  const auto& lengths = cache.lengths();
+  DS_CHECK(static_cast<int64_t>(lengths.size()) == B);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  // What lies beyond a row's own length is at or after its anchor, which no slot sees.
+  const Places places{
+      {torch::tensor(lengths, torch::kLong).unsqueeze(1), torch::ones({B, 1}, torch::kBool),
+       torch::zeros({B, 1}, torch::kLong), K},
+      {},
+      rope_.angles(cache.next_positions(K), dtype())};
   auto hidden = embedded;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
     const ContextKeys keys{
-        cache.keys(index).narrow(1, 0, length), cache.values(index).narrow(1, 0, length)};
-    hidden =
-        run_layer(i, hidden, angles, keys, ops::make_block_mask(layout, visibility(i), length));
+        cache.keys(index).narrow(1, 0, longest), cache.values(index).narrow(1, 0, longest)};
+    hidden = run_layer(i, hidden, keys, places, ops::AttentionMethod::kBlock);
   }
   return ops::rms_norm(hidden, norm_, config_.rms_norm_eps);
 }

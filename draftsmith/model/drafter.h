@@ -17,6 +17,13 @@
 
 namespace draftsmith::model {
 
+/// How the training forward is computed; the result is the same.
+struct ForwardPlan {
+  ops::AttentionMethod attention = ops::AttentionMethod::kBlock;
+  /// Layers keep their input only, and backward computes them again.
+  bool recomputes_layers = false;
+};
+
 /// A DFlash drafter: projects the target's features once and injects them as extra keys and
 /// values into every layer; the queries are the slots of draft blocks.
 class Drafter {
@@ -35,17 +42,22 @@ class Drafter {
   torch::Tensor forward(              // [B, N K, D]
       const torch::Tensor& embedded,  // [B, N K, D] target embeddings of the block ids
       const torch::Tensor& features,  // [B, S, F]
-      const data::DraftBlocks& blocks) const;
+      const data::DraftBlocks& blocks,
+      const ForwardPlan& plan = {}) const;
 
-  /// Decoding: projects features of the next context positions of one row into the cache.
-  void append_context(KvCache& cache, const torch::Tensor& features) const;  // [1, T, F]
+  /// Decoding: projects features of the next context positions into the cache, the first
+  /// row_tokens[b] of row b; empty = all.
+  void append_context(
+      KvCache& cache,
+      const torch::Tensor& features,  // [B, T, F]
+      const std::vector<int64_t>& row_tokens = {}) const;
 
-  /// Decoding: states of one block whose anchor is the position after the cached context.
-  torch::Tensor draft(                // [1, K, D]
-      const torch::Tensor& embedded,  // [1, K, D]
+  /// Decoding: states of one block per row, whose anchor is the position after the row's context.
+  torch::Tensor draft(                // [B, K, D]
+      const torch::Tensor& embedded,  // [B, K, D]
       const KvCache& cache) const;
 
-  KvCache make_cache(int64_t capacity) const;
+  KvCache make_cache(int64_t num_rows, int64_t capacity) const;
 
   const formats::DrafterConfig& config() const { return config_; }
   torch::ScalarType dtype() const { return fc_.weight.scalar_type(); }
@@ -64,14 +76,27 @@ class Drafter {
   struct ContextKeys {
     torch::Tensor keys, values;
   };
+  /// Where the blocks of a batch stand, and the angles of context and slots.
+  struct Places {
+    ops::BlockLayout layout;
+    ops::RotaryAngles context_angles, block_angles;
+  };
+  friend struct RecomputedLayer;
 
   torch::Tensor project_features(const torch::Tensor& features) const;  // [B, S, F] -> [B, S, D]
   torch::Tensor run_layer(
       size_t index,
       const torch::Tensor& hidden,
-      const ops::RotaryAngles& angles,
       const ContextKeys& context,
-      const torch::Tensor& mask) const;
+      const Places& places,
+      ops::AttentionMethod attention) const;
+  /// A layer of the training forward, from the projected features `context` [B, S, D].
+  torch::Tensor run_training_layer(
+      size_t index,
+      const torch::Tensor& hidden,
+      const torch::Tensor& context,
+      const Places& places,
+      ops::AttentionMethod attention) const;
   ops::BlockVisibility visibility(size_t layer) const;
 
   formats::DrafterConfig config_;

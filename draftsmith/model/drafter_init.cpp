@@ -23,6 +23,8 @@ namespace {
       {.what = "drafter." + key, .expected = std::move(expected), .got = std::move(got)});
 }
 
+bool is_drafter_folder(const std::string& init) { return init != "random" && init != "target"; }
+
 int64_t or_default(int64_t value, int64_t fallback) { return value > 0 ? value : fallback; }
 
 void set_layer_types(const DrafterSettings& settings, formats::DrafterConfig& config) {
@@ -160,7 +162,7 @@ void copy_from_target(
 /// A loaded drafter must read what this target writes.
 void check_fits_target(
     const formats::DrafterConfig& config,
-    const Target& target,
+    const formats::TargetConfig& target,
     const std::string& folder) {
   const auto check = [&](const char* key, int64_t value, int64_t wanted) {
     if (value == wanted) return;
@@ -171,14 +173,14 @@ void check_fits_target(
          .where = folder,
          .hint = "the target that this drafter was made for"});
   };
-  check("hidden_size", config.hidden_size, target.config().hidden_size);
-  check("vocab_size", config.vocab_size, target.config().vocab_size);
+  check("hidden_size", config.hidden_size, target.hidden_size);
+  check("vocab_size", config.vocab_size, target.vocab_size);
   if (config.num_target_layers > 0)
-    check("num_target_layers", config.num_target_layers, target.config().num_layers);
-  if (config.target_layer_ids.back() > target.config().num_layers - 2) {
+    check("num_target_layers", config.num_target_layers, target.num_layers);
+  if (config.target_layer_ids.back() > target.num_layers - 2) {
     throw DataError(
         {.what = "target_layer_ids",
-         .expected = fmt::format("ids up to {}", target.config().num_layers - 2),
+         .expected = fmt::format("ids up to {}", target.num_layers - 2),
          .got = fmt::format("{}", config.target_layer_ids),
          .where = folder,
          .hint = "the target that this drafter was made for"});
@@ -214,9 +216,17 @@ formats::DrafterConfig make_drafter_config(
     const DrafterSettings& settings,
     const formats::TargetConfig& target,
     const std::filesystem::path& target_folder) {
+  if (is_drafter_folder(settings.init)) {
+    auto loaded = formats::read_drafter_config(settings.init);
+    check_fits_target(loaded, target, settings.init);
+    return loaded;
+  }
   formats::DrafterConfig config;
   static_cast<formats::TransformerConfig&>(config) = target;
   config.model_type = "qwen3";
+  if (settings.init == "target" && target.is_hybrid())
+    fail_setting(
+        "init", "random or a drafter, since the target's layers are of another kind", "target");
   config.num_layers = settings.num_layers;
   config.num_heads = or_default(settings.num_attention_heads, target.num_heads);
   config.num_kv_heads = or_default(settings.num_key_value_heads, target.num_kv_heads);
@@ -250,23 +260,31 @@ formats::DrafterConfig make_drafter_config(
   return config;
 }
 
+Drafter build_drafter(
+    const DrafterSettings& settings,
+    formats::DrafterConfig config,
+    const Target& target,
+    const torch::Tensor& sample_ids,
+    uint64_t seed) {
+  const auto dtype = parse_dtype(settings.dtype);
+  if (is_drafter_folder(settings.init)) {
+    auto drafter = Drafter::load(settings.init, dtype);
+    check_borrowed_tensors(target, settings.init);
+    return drafter;
+  }
+  auto weights = make_random_weights(config, dtype, seed);
+  if (settings.init == "target") copy_from_target(config, target, sample_ids, weights);
+  return {std::move(config), std::move(weights)};
+}
+
 Drafter make_drafter(
     const DrafterSettings& settings,
     const TargetSettings& target_settings,
     const Target& target,
     const torch::Tensor& sample_ids,
     uint64_t seed) {
-  const auto dtype = parse_dtype(settings.dtype);
-  if (settings.init != "random" && settings.init != "target") {
-    auto drafter = Drafter::load(settings.init, dtype);
-    check_fits_target(drafter.config(), target, settings.init);
-    check_borrowed_tensors(target, settings.init);
-    return drafter;
-  }
   auto config = make_drafter_config(settings, target.config(), target_settings.path);
-  auto weights = make_random_weights(config, dtype, seed);
-  if (settings.init == "target") copy_from_target(config, target, sample_ids, weights);
-  return {std::move(config), std::move(weights)};
+  return build_drafter(settings, std::move(config), target, sample_ids, seed);
 }
 
 }  // namespace draftsmith::model

@@ -8,27 +8,35 @@
 
 namespace draftsmith::model {
 
-/// The config of a new drafter: the target's sizes where the settings say nothing, layer ids by
-/// the formula, the mask token from the tokenizer. `init` must not be a folder.
-/// Errors: ConfigError for sizes that do not fit.
+/// The config of the drafter that `drafter.init` asks for. A new one has the target's sizes where
+/// the settings say nothing, layer ids by the formula, the mask token from the tokenizer; that of
+/// a folder is read and checked against the target.
+/// Errors: ConfigError for sizes that do not fit, DataError for a folder that does not.
 formats::DrafterConfig make_drafter_config(
     const DrafterSettings& settings,
     const formats::TargetConfig& target,
     const std::filesystem::path& target_folder);
 
-/// Makes the drafter that `drafter.init` asks for.
+/// Builds the drafter that `drafter.init` asks for.
 ///   random: matrices N(0, initializer_range^2), norms 1, biases 0;
 ///   target: layers, norms and final norm of the target's last layers; fc passes the last
 ///     captured layer through; q/k norms of a target without them are set to the mean size that
 ///     its queries and keys have on `sample_ids`;
-///   else a folder: loaded, and checked against the target.
+///   else a folder: loaded.
 /// Random numbers follow from `seed` and the tensor's name alone.
-/// Errors: ConfigError, or DataError for a folder that does not fit the target.
+Drafter build_drafter(
+    const DrafterSettings& settings,
+    formats::DrafterConfig config,  // from make_drafter_config
+    const Target& target,
+    const torch::Tensor& sample_ids,  // [B, S] int64; read only for init = target
+    uint64_t seed);
+
+/// Both in one: makes the config, then the drafter.
 Drafter make_drafter(
     const DrafterSettings& settings,
     const TargetSettings& target_settings,
     const Target& target,
-    const torch::Tensor& sample_ids,  // [B, S] int64, for init = target
+    const torch::Tensor& sample_ids,
     uint64_t seed);
 
 }  // namespace draftsmith::model

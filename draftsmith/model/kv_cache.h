@@ -20,6 +20,13 @@ class KvCache {
       int64_t num_kv_heads,  // G
       int64_t head_dim,      // E
       torch::TensorOptions options);
+  /// The same with a dtype and device for each layer.
+  KvCache(
+      int64_t num_rows,
+      int64_t capacity,
+      int64_t num_kv_heads,
+      int64_t head_dim,
+      const std::vector<torch::TensorOptions>& options);
 
   int64_t num_rows() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t capacity() const { return capacity_; }
@@ -41,8 +48,11 @@ class KvCache {
   /// Row b now has lengths[b] + added[b] positions.
   void advance(const std::vector<int64_t>& added);
 
-  /// Cuts rows back; errors: DS_CHECK if a row would grow.
-  void truncate(const std::vector<int64_t>& lengths);
+  /// Of the tokens written last, keeps those on paths[b] (numbers of the written tokens, ascending)
+  /// and moves them together; row b now has lengths[b] + paths[b].size() positions.
+  void keep(const std::vector<std::vector<int64_t>>& paths);
+
+  KvCache clone() const;
 
   /// Keeps only the rows of `index`, in that order.
   void select_rows(const std::vector<int64_t>& index);

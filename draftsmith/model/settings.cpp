@@ -7,9 +7,12 @@ namespace draftsmith::model {
 
 void add_fields(FieldList& fields, TargetSettings& settings) {
   fields.begin_section("target");
-  fields.add("path", settings.path, "target model: a Hugging Face folder (Llama or Qwen3)");
+  fields.add("path", settings.path, "target model: a Hugging Face folder (Llama, Qwen3 or Qwen3.5)");
   fields.add_choice("dtype", settings.dtype, {"bfloat16", "float32"}, "arithmetic of the target");
   fields.add("device", settings.device, "where the target runs");
+  fields.add(
+      "devices", settings.devices,
+      "devices that share the target by layers, first layers first; empty = target.device alone");
 }
 
 void add_fields(FieldList& fields, DrafterSettings& settings) {
@@ -48,6 +51,19 @@ void add_fields(FieldList& fields, DrafterSettings& settings) {
   fields.add(
       "intermediate_size", settings.intermediate_size, "width of the MLP; 0 = the target's",
       kAtLeastZero);
+}
+
+void add_fields(FieldList& fields, AttentionSettings& settings) {
+  fields.begin_section("attention");
+  fields.add_choice(
+      "method", settings.method, {"block", "gather", "dense"},
+      "how draft blocks attend: neighbouring blocks against the slice of context they share; "
+      "gathered keys in recomputed chunks; or a dense mask over everything");
+}
+
+ops::AttentionMethod parse_attention_method(const std::string& name) {
+  if (name == "gather") return ops::AttentionMethod::kGather;
+  return name == "dense" ? ops::AttentionMethod::kDense : ops::AttentionMethod::kBlock;
 }
 
 torch::ScalarType parse_dtype(const std::string& name) {

@@ -9,6 +9,7 @@
 #include <torch/types.h>
 
 #include "draftsmith/base/fields.h"
+#include "draftsmith/ops/block_attention.h"
 
 namespace draftsmith::model {
 
@@ -16,6 +17,7 @@ struct TargetSettings {
   std::string path;
   std::string dtype = "bfloat16";
   std::string device = "cpu";
+  std::vector<std::string> devices;  // one target split by layers; empty = `device` alone
 };
 
 struct DrafterSettings {
@@ -34,8 +36,16 @@ struct DrafterSettings {
   int64_t intermediate_size = 0;
 };
 
+struct AttentionSettings {
+  std::string method = "block";
+};
+
 void add_fields(FieldList& fields, TargetSettings& settings);
 void add_fields(FieldList& fields, DrafterSettings& settings);
+void add_fields(FieldList& fields, AttentionSettings& settings);
+
+/// "block", "gather" or "dense" (settings allow nothing else).
+ops::AttentionMethod parse_attention_method(const std::string& name);
 
 /// "float32" or "bfloat16" (settings allow nothing else).
 torch::ScalarType parse_dtype(const std::string& name);

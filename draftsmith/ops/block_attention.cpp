@@ -4,11 +4,35 @@
 #include <cmath>
 #include <limits>
 
+#include "draftsmith/ops/block_methods.h"
 #include "draftsmith/ops/checks.h"
 
 namespace draftsmith::ops {
+namespace {
 
-torch::Tensor make_block_mask(
+using torch::Tensor;
+
+void check_inputs(const BlockAttentionInputs& inputs, const BlockLayout& layout) {
+  const auto [B, Q, H, E] = dims<4>(inputs.query, "query");
+  const auto [Bc, S, G, Ec] = dims<4>(inputs.context_key, "context_key");
+  check_shape(inputs.context_key, {B, S, G, E}, "context_key");
+  check_shape(inputs.context_value, {B, S, G, E}, "context_value");
+  check_shape(inputs.block_key, {B, Q, G, E}, "block_key");
+  check_shape(inputs.block_value, {B, Q, G, E}, "block_value");
+  for (const Tensor& other :
+       {inputs.context_key, inputs.context_value, inputs.block_key, inputs.block_value})
+    check_same_kind(other, inputs.query, "keys and values", "query");
+  const auto [Bl, N] = dims<2>(layout.anchors, "anchors");
+  check_shape(layout.anchors, {B, N}, "anchors");
+  check_shape(layout.keep, {B, N}, "keep");
+  check_shape(layout.context_begin, {B, N}, "context_begin");
+  check_shape(inputs.query, {B, N * layout.block_size, H, E}, "query");
+  check_shape(inputs.query, {B, Q, H / G * G, E}, "query");
+}
+
+}  // namespace
+
+Tensor make_block_mask(
     const BlockLayout& layout,
     const BlockVisibility& visibility,
     int64_t context_length) {
@@ -43,36 +67,54 @@ torch::Tensor make_block_mask(
       .view({B, N * K, S + N * K});
 }
 
-torch::Tensor block_attention(
-    const torch::Tensor& query,
-    const torch::Tensor& key,
-    const torch::Tensor& value,
-    const torch::Tensor& mask) {
-  const auto [B, Q, H, E] = dims<4>(query, "query");
-  const auto [Bk, L, G, Ek] = dims<4>(key, "key");
-  check_shape(key, {B, L, G, E}, "key");
-  check_shape(value, {B, L, G, E}, "value");
-  check_shape(mask, {B, Q, L}, "attention mask");
-
+Tensor attend_densely(
+    const BlockAttentionInputs& inputs,
+    const BlockLayout& layout,
+    const BlockVisibility& visibility) {
+  const auto [B, Q, H, E] = dims<4>(inputs.query, "query");
+  const auto [Bc, S, G, Ec] = dims<4>(inputs.context_key, "context_key");
+  const int64_t L = S + Q;
   const int64_t repeat = H / G;
-  const auto statistics = query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto statistics =
+      inputs.query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto key = torch::cat({inputs.context_key, inputs.block_key}, 1);
+  const auto value = torch::cat({inputs.context_value, inputs.block_value}, 1);
   // Heads that share a key head stand side by side as rows, so keys are never expanded.
-  const auto rows =
-      query.view({B, Q, G, repeat, E}).permute({0, 2, 3, 1, 4}).reshape({B * G, repeat * Q, E});
+  const auto rows = inputs.query.view({B, Q, G, repeat, E})
+                        .permute({0, 2, 3, 1, 4})
+                        .reshape({B * G, repeat * Q, E});
   const auto keys = key.permute({0, 2, 3, 1}).reshape({B * G, E, L});
   const auto values = value.permute({0, 2, 1, 3}).reshape({B * G, L, E});
-  const auto hidden = mask.logical_not().view({B, 1, 1, Q, L});
+  const auto hidden = make_block_mask(layout, visibility, S).logical_not().view({B, 1, 1, Q, L});
 
   // A finite lowest value and a zero afterwards: with -inf a row that sees nothing is NaN, and
   // its gradient poisons real rows through 0 * NaN.
   const auto scores = (torch::bmm(rows, keys).to(statistics) / std::sqrt(static_cast<double>(E)))
                           .view({B, G, repeat, Q, L})
                           .masked_fill(hidden, std::numeric_limits<float>::lowest());
-  const auto weights = torch::softmax(scores, -1).masked_fill(hidden, 0).to(query.scalar_type());
+  const auto weights =
+      torch::softmax(scores, -1).masked_fill(hidden, 0).to(inputs.query.scalar_type());
   return torch::bmm(weights.view({B * G, repeat * Q, L}), values)
       .view({B, G, repeat, Q, E})
       .permute({0, 3, 1, 2, 4})
       .reshape({B, Q, H, E});
+}
+
+Tensor block_attention(
+    const BlockAttentionInputs& inputs,
+    const BlockLayout& layout,
+    const BlockVisibility& visibility,
+    AttentionMethod method) {
+  check_inputs(inputs, layout);
+  switch (method) {
+    case AttentionMethod::kBlock:
+      return attend_in_tiles(inputs, layout, visibility);
+    case AttentionMethod::kGather:
+      return attend_gathered(inputs, layout, visibility);
+    case AttentionMethod::kDense:
+      return attend_densely(inputs, layout, visibility);
+  }
+  return {};
 }
 
 }  // namespace draftsmith::ops

@@ -31,17 +31,37 @@ torch::Tensor make_block_mask(  // [B, N K, S + N K] bool
     const BlockVisibility& visibility,
     int64_t context_length);  // S
 
-/// Attention of draft blocks to their context and to themselves, written out with a dense mask:
-/// the definition that faster methods are compared with.
+/// How attention of blocks is computed.
+enum class AttentionMethod {
+  kBlock,   // neighbouring blocks against the slice of context they share; no mask, no gather
+  kGather,  // gathered keys and a boolean mask through scaled_dot_product_attention, in
+            // checkpointed chunks of 45 blocks: a baseline
+  kDense,   // one dense mask over everything: the definition that tests compare with
+};
+
+/// Keys and values come in two parts: the context's, and those of the blocks themselves.
+struct BlockAttentionInputs {
+  torch::Tensor query;          // [B, N K, H, E]
+  torch::Tensor context_key;    // [B, S, G, E]
+  torch::Tensor context_value;  // [B, S, G, E]
+  torch::Tensor block_key;      // [B, N K, G, E]
+  torch::Tensor block_value;    // [B, N K, G, E]
+};
+
+/// Attention of draft blocks to their context and to themselves:
+///   out = softmax(q [context_key; block_key]^T / sqrt(E)) [context_value; block_value]
+/// over what make_block_mask shows, softmax in float32 (float64 for float64 input); query head h
+/// uses key head h / (H / G). Queries that see nothing give exact zeros.
 ///
-/// out = softmax(q [k_context; k_block]^T / sqrt(E)) [v_context; v_block], softmax in float32,
-/// query head h uses key head h / (H / G). Queries that see nothing give exact zeros.
-///
-/// Gradient: to all five tensors. Memory: two [B, H, NK, S + NK] float32 arrays.
-torch::Tensor block_attention(   // [B, NK, H, E]
-    const torch::Tensor& query,  // [B, NK, H, E]
-    const torch::Tensor& key,    // [B, S + NK, G, E], context first
-    const torch::Tensor& value,  // [B, S + NK, G, E]
-    const torch::Tensor& mask);  // [B, NK, S + NK] bool, from make_block_mask
+/// Gradient: to all five tensors, the same bits for the same input.
+/// Memory: kBlock keeps the output and one double a query and head, and while it runs two arrays
+/// of at most [512, longest slice] a thread; kGather keeps nothing, and while it runs the keys,
+/// values and scores of 45 blocks; kDense two [B, H, NK, S + NK] float32 arrays.
+/// Errors: ShapeError if tensors disagree.
+torch::Tensor block_attention(  // [B, N K, H, E]
+    const BlockAttentionInputs& inputs,
+    const BlockLayout& layout,
+    const BlockVisibility& visibility,
+    AttentionMethod method = AttentionMethod::kBlock);
 
 }  // namespace draftsmith::ops

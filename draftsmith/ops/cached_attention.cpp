@@ -12,7 +12,8 @@ torch::Tensor cached_attention(
     const torch::Tensor& query,
     const torch::Tensor& key,
     const torch::Tensor& value,
-    const std::vector<int64_t>& lengths) {
+    const std::vector<int64_t>& lengths,
+    const TreeLayout* tree) {
   const auto [B, T, H, E] = dims<4>(query, "query");
   const int64_t capacity = key.size(1);
   const int64_t G = key.size(2);
@@ -23,6 +24,7 @@ torch::Tensor cached_attention(
   DS_CHECK(static_cast<int64_t>(lengths.size()) == B);
   for (const int64_t length : lengths)
     DS_CHECK(length >= 0 && length + T <= capacity);
+  DS_CHECK(tree == nullptr || (tree->B == B && tree->T == T));
   const auto dense = query.contiguous();
   auto out = torch::empty_like(dense);
   compute_cached_attention(
@@ -37,7 +39,8 @@ torch::Tensor cached_attention(
        .G = G,
        .E = E,
        .capacity = capacity,
-       .out = out.data_ptr()});
+       .out = out.data_ptr(),
+       .ancestors = tree == nullptr ? nullptr : tree->ancestors.data()});
   return out;
 }
 

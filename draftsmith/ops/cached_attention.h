@@ -5,17 +5,23 @@
 
 #include <torch/types.h>
 
+#include "draftsmith/ops/tree_layout.h"
+
 namespace draftsmith::ops {
 
 /// Attention of T new tokens per row to the keys cached so far, their own included: query t of row
 /// b sees keys 0 .. lengths[b] + t. Softmax in float32; query head h uses key head h / (H / G). A
 /// query's result does not depend on how many others are asked for with it, bit for bit.
 ///
-/// Gradient: none. Memory: scores of one key head per thread.
+/// With a tree, query t sees the cached keys and those of its ancestors and itself, and gets the
+/// bits that it would get if its path were decoded alone.
+///
+/// Gradient: none. Memory: scores of one query per thread.
 torch::Tensor cached_attention(            // [B, T, H, E]
     const torch::Tensor& query,            // [B, T, H, E]
     const torch::Tensor& key,              // [B, capacity, G, E] as query, dense
     const torch::Tensor& value,            // [B, capacity, G, E]
-    const std::vector<int64_t>& lengths);  // [B] cached tokens before the new ones
+    const std::vector<int64_t>& lengths,   // [B] cached tokens before the new ones
+    const TreeLayout* tree = nullptr);     // of the T new tokens; null: one after another
 
 }  // namespace draftsmith::ops

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <vector>
 
+#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "draftsmith/base/error.h"
+#include "draftsmith/ops/head_chunk.h"
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/loss_rows.h"
 #include "draftsmith/ops/storage.h"
@@ -15,159 +18,204 @@ namespace {
 
 using torch::Tensor;
 
-/// The value `loss_sum` with the ready gradient `dhidden` towards `hidden`.
+constexpr int64_t kBackwardRows = 2048;  // scaled at a time
+constexpr int64_t kShiftWords = 256;     // words looked at for the size of a row's logits
+
+/// The value `row_loss` with the ready gradient `dhidden` of the rows `index` towards `hidden`.
 struct ReadyGradient : torch::autograd::Function<ReadyGradient> {
   static Tensor forward(
       torch::autograd::AutogradContext* context,
-      const Tensor& /*hidden*/,
-      const Tensor& loss_sum,
+      const Tensor& hidden,
+      const Tensor& row_loss,
+      const Tensor& index,
       const Tensor& dhidden) {
-    context->save_for_backward({dhidden});
-    return loss_sum.clone();
+    context->save_for_backward({index, dhidden});
+    context->saved_data["rows"] = hidden.size(0);
+    return row_loss.clone();
   }
 
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context,
       torch::autograd::variable_list upstream) {
-    const auto dhidden = context->get_saved_variables()[0];
-    return {dhidden * upstream[0].to(dhidden.scalar_type()), Tensor(), Tensor()};
+    const auto saved = context->get_saved_variables();
+    const auto& index = saved[0];
+    const auto& dhidden = saved[1];
+    const auto scale = upstream[0].index_select(0, index).unsqueeze(1);
+    auto gradient =
+        torch::zeros({context->saved_data["rows"].toInt(), dhidden.size(1)}, dhidden.options());
+    for (int64_t first = 0; first < index.size(0); first += kBackwardRows) {
+      const int64_t count = std::min(kBackwardRows, index.size(0) - first);
+      const auto scaled = dhidden.narrow(0, first, count) * scale.narrow(0, first, count);
+      gradient.index_copy_(0, index.narrow(0, first, count), scaled.to(dhidden.scalar_type()));
+    }
+    return {gradient, Tensor(), Tensor(), Tensor()};
   }
 };
 
-/// Buffers that all chunks share, so that memory does not grow with the rows.
-struct ChunkBuffers {
-  Tensor student;  // [chunk, V] logits, then their gradient
-  Tensor teacher;  // [chunk, V] logits of the distinct teacher rows
-};
-
-/// A view of the first `rows` rows of a buffer, made on first use.
-Tensor take_rows(Tensor& buffer, int64_t rows, int64_t capacity, const Tensor& lm_head) {
-  if (!buffer.defined()) buffer = torch::empty({capacity, lm_head.size(0)}, lm_head.options());
-  return buffer.narrow(0, 0, rows);
+/// The array that the logits of every chunk go through.
+Tensor make_logits_buffer(const std::vector<LossChunk>& chunks, const Tensor& lm_head) {
+  int64_t most = 0;
+  for (const auto& chunk : chunks)
+    most = std::max(
+        most, chunk.end - chunk.begin + static_cast<int64_t>(chunk.distinct.size()));
+  const int64_t V = lm_head.size(0);
+  try {
+    return torch::empty({most, V}, lm_head.options());
+  } catch (const std::exception&) {
+    throw DeviceError(
+        {.what = "memory for the logits of a chunk",
+         .expected = fmt::format("{} bytes for {} rows of {}", most * V * lm_head.element_size(), most, V),
+         .got = "none so large",
+         .where = "lm_head_loss",
+         .hint = "a smaller --loss.chunk_rows"});
+  }
 }
 
-/// What a chunk knows of its teacher rows.
-struct TeacherChunk {
-  Tensor states;   // [r, D] teacher state of each row
-  Tensor logits;   // [m, V] of the distinct rows
-  Tensor inverse;  // [r] row of `logits`
-  std::vector<double> log_sum;
-  std::vector<int64_t> argmax;
-};
+Tensor as_indices(const std::vector<int64_t>& values, const Tensor& like) {
+  return torch::tensor(values, torch::kLong).to(like.device());
+}
 
-TeacherChunk run_teacher(
+/// Minus the logit that the likely words of each row lie around: a constant per row that softmax
+/// does not see, and that lets bfloat16 round finely where the probability is. The largest logit
+/// is not known before the product; that of the chunk's own labels is near it.
+/// `teacher` [m, D] and `student` [r, D] give shifts of t and of z - t; without a teacher of z.
+Tensor find_shifts(
+    const Tensor& teacher,
+    const Tensor& student,
+    const Tensor& teacher_rows,
+    const Tensor& labels,
+    const Tensor& lm_head) {
+  const auto words = std::get<0>(at::_unique2(labels)).slice(0, 0, kShiftWords);
+  const auto head = lm_head.index_select(0, words).t();
+  const auto [best, place] = torch::mm(student, head).max(1, /*keepdim=*/true);
+  if (!teacher.defined()) return best.neg();
+  const auto teacher_logits = torch::mm(teacher, head);
+  const auto shift = best - teacher_logits.index_select(0, teacher_rows).gather(1, place);
+  return torch::cat({teacher_logits.amax(1, /*keepdim=*/true), shift}).neg();
+}
+
+/// Terms of the supervised rows of one chunk; their gradient goes to its rows of `dhidden`.
+ChunkTerms run_chunk(
     const LossRows& rows,
-    const Tensor& index,
-    const Tensor& lm_head,
-    int64_t capacity,
-    ChunkBuffers& buffers) {
-  TeacherChunk chunk;
-  const auto wanted = rows.teacher_rows.index_select(0, index);
-  const auto [distinct, inverse, counts] = at::_unique2(wanted, /*sorted=*/true, true);
-  const auto distinct_states = rows.teacher_states.detach().index_select(0, distinct);
-  chunk.inverse = inverse.contiguous();
-  chunk.states = distinct_states.index_select(0, inverse);
-  chunk.logits = take_rows(buffers.teacher, distinct.size(0), capacity, lm_head);
-  at::mm_out(chunk.logits, distinct_states, lm_head.t());
-  chunk.log_sum.resize(static_cast<size_t>(distinct.size(0)));
-  chunk.argmax.resize(chunk.log_sum.size());
-  compute_teacher_rows(
-      {.storage = storage_of(lm_head),
-       .logits = chunk.logits.const_data_ptr(),
-       .rows = distinct.size(0),
-       .vocab_size = lm_head.size(0),
-       .out = {chunk.log_sum.data(), chunk.argmax.data()}});
-  return chunk;
-}
-
-/// Columns of doubles that a chunk's kernel fills, one per term.
-struct ChunkTerms {
-  explicit ChunkTerms(int64_t rows)
-      : values(torch::empty({4, rows}, torch::kDouble)),
-        predicted(torch::empty({rows}, torch::kLong)) {}
-  double* column(int64_t i) { return values.data_ptr<double>() + i * values.size(1); }
-
-  Tensor values;     // [4, r]: ce, kl, cap, label probability
-  Tensor predicted;  // [r]
-};
-
-void put_terms(LossTerms& terms, const Tensor& index, const ChunkTerms& chunk) {
-  Tensor* const columns[] = {&terms.ce, &terms.kl, &terms.cap, &terms.label_probability};
-  for (int64_t i = 0; i < 4; ++i)
-    columns[i]->index_copy_(0, index, chunk.values[i].to(columns[i]->scalar_type()));
-  terms.predicted.index_copy_(0, index, chunk.predicted);
-}
-
-/// Terms of the rows `index`, and their gradient into `dhidden` if that is defined.
-void run_chunk(
-    const LossRows& rows,
-    const Tensor& index,
+    const LossChunk& plan,
+    const Tensor& supervised,
     const Tensor& lm_head,
     const LossOptions& options,
-    int64_t capacity,
-    ChunkBuffers& buffers,
-    LossTerms& terms,
+    const Tensor& buffer,
     const Tensor& dhidden) {
-  const int64_t count = index.size(0);
-  auto hidden = rows.hidden.index_select(0, index);
-  TeacherChunk teacher;
-  const bool has_teacher = rows.teacher_states.defined();
-  if (has_teacher) {
-    teacher = run_teacher(rows, index, lm_head, capacity, buffers);
-    hidden = hidden - teacher.states;  // the GEMM then gives z - t; see HeadRowsParams
+  const int64_t count = plan.end - plan.begin;
+  const auto distinct = static_cast<int64_t>(plan.distinct.size());
+  const auto index = supervised.narrow(0, plan.begin, count);
+  auto states = take_finite_rows(rows.hidden, index);
+  Tensor teacher;  // [distinct, D]
+  HeadChunk chunk{
+      .logits = buffer.narrow(0, distinct, count),
+      .labels = rows.labels.index_select(0, index),
+      .teacher_logits = {},
+      .teacher_rows = {},
+      .needs_gradient = dhidden.defined()};
+  if (distinct > 0) {
+    teacher = rows.teacher_states.detach().index_select(0, as_indices(plan.distinct, lm_head));
+    chunk.teacher_rows = as_indices(plan.inverse, lm_head);
+    chunk.teacher_logits = buffer.narrow(0, 0, distinct);
   }
-  auto logits = take_rows(buffers.student, count, capacity, lm_head);
-  at::mm_out(logits, hidden, lm_head.t());
-
-  const auto labels = rows.labels.index_select(0, index);
-  const auto weights = rows.weights.index_select(0, index).to(torch::kDouble);
-  ChunkTerms chunk(count);
-  HeadRowsParams params{
-      .storage = storage_of(lm_head),
-      .logits = logits.data_ptr(),
-      .rows = count,
-      .vocab_size = lm_head.size(0),
-      .labels = labels.const_data_ptr<int64_t>(),
-      .weights = weights.const_data_ptr<double>(),
-      .kl_weight = options.kl_weight,
-      .cap_weight = options.cap_weight,
-      .needs_gradient = dhidden.defined(),
-      .ce = chunk.column(0),
-      .kl = chunk.column(1),
-      .cap = chunk.column(2),
-      .label_probability = chunk.column(3),
-      .predicted = chunk.predicted.data_ptr<int64_t>()};
-  if (has_teacher) {
-    params.teacher_logits = teacher.logits.const_data_ptr();
-    params.teacher_rows = teacher.inverse.const_data_ptr<int64_t>();
-    params.teacher = {teacher.log_sum.data(), teacher.argmax.data()};
+  Tensor shifts;
+  if (lm_head.scalar_type() == torch::kBFloat16)
+    shifts = find_shifts(teacher, states, chunk.teacher_rows, chunk.labels, lm_head);
+  if (distinct > 0)
+    states = torch::cat({teacher, states.sub_(teacher.index_select(0, chunk.teacher_rows))});
+  // One GEMM for the teacher's logits t and the student's z - t.
+  auto logits = buffer.narrow(0, 0, distinct + count);
+  if (shifts.defined()) {
+    at::addmm_out(logits, shifts.expand_as(logits), states, lm_head.t());
+  } else {
+    at::mm_out(logits, states, lm_head.t());
   }
-  compute_head_rows(params);
-  put_terms(terms, index, chunk);
-  if (dhidden.defined()) dhidden.index_copy_(0, index, torch::mm(logits, lm_head));
+  const auto terms = lm_head.is_cpu() ? run_head_kernels(chunk, options)
+                                      : run_head_composed(chunk, options);
+  if (dhidden.defined()) {
+    auto out = dhidden.narrow(0, plan.begin, count);
+    at::mm_out(out, chunk.logits, lm_head);
+  }
+  return terms;
 }
 
 }  // namespace
 
-LossTerms lm_head_loss(const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
+ChunkTerms run_head_kernels(const HeadChunk& chunk, const LossOptions& options) {
+  const int64_t count = chunk.logits.size(0);
+  const int64_t V = chunk.logits.size(1);
+  const auto values = torch::empty({4, count}, torch::kDouble);
+  ChunkTerms terms{
+      .ce = values[0],
+      .kl = values[1],
+      .cap = values[2],
+      .label_probability = values[3],
+      .predicted = torch::empty({count}, torch::kLong),
+      .teacher_predicted = {},
+      .top_ids = torch::empty({count, options.top_k}, torch::kLong),
+      .top_log_probs = torch::empty({count, options.top_k}, torch::kDouble)};
+  HeadRowsParams params{
+      .storage = storage_of(chunk.logits),
+      .logits = chunk.logits.data_ptr(),
+      .rows = count,
+      .vocab_size = V,
+      .labels = chunk.labels.const_data_ptr<int64_t>(),
+      .kl_weight = options.kl_weight,
+      .cap_weight = options.cap_weight,
+      .needs_gradient = chunk.needs_gradient,
+      .top_k = options.top_k,
+      .ce = terms.ce.data_ptr<double>(),
+      .kl = terms.kl.data_ptr<double>(),
+      .cap = terms.cap.data_ptr<double>(),
+      .label_probability = terms.label_probability.data_ptr<double>(),
+      .predicted = terms.predicted.data_ptr<int64_t>(),
+      .top_ids = terms.top_ids.data_ptr<int64_t>(),
+      .top_log_probs = terms.top_log_probs.data_ptr<double>()};
+  Tensor log_sum, argmax;
+  if (chunk.teacher_logits.defined()) {
+    const int64_t distinct = chunk.teacher_logits.size(0);
+    log_sum = torch::empty({distinct}, torch::kDouble);
+    argmax = torch::empty({distinct}, torch::kLong);
+    params.teacher_logits = chunk.teacher_logits.const_data_ptr();
+    params.teacher_rows = chunk.teacher_rows.const_data_ptr<int64_t>();
+    params.teacher = {log_sum.data_ptr<double>(), argmax.data_ptr<int64_t>()};
+    compute_teacher_rows(
+        {.storage = params.storage,
+         .logits = params.teacher_logits,
+         .rows = distinct,
+         .vocab_size = V,
+         .out = params.teacher});
+    terms.teacher_predicted = argmax.index_select(0, chunk.teacher_rows);
+  }
+  compute_head_rows(params);
+  return terms;
+}
+
+LossTerms fused_loss(const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
   const auto supervised = find_supervised_rows(rows, lm_head, options);
   const bool needs_gradient = rows.hidden.requires_grad() && at::GradMode::is_enabled();
-  LossTerms terms = make_empty_terms(rows);
-  Tensor dhidden;
+  LossTerms terms = make_empty_terms(rows, options);
+  Tensor dhidden;  // of the supervised rows
   {
     const at::NoGradGuard no_grad;
-    if (needs_gradient) dhidden = torch::zeros_like(rows.hidden);
     const int64_t count = supervised.size(0);
-    const int64_t step =
-        std::min(options.chunk_rows > 0 ? options.chunk_rows : count, std::max<int64_t>(count, 1));
-    ChunkBuffers buffers;
-    for (int64_t first = 0; first < count; first += step) {
-      const auto index = supervised.narrow(0, first, std::min(step, count - first));
-      run_chunk(rows, index, lm_head, options, step, buffers, terms, dhidden);
+    Tensor teacher_rows;
+    if (rows.teacher_states.defined())
+      teacher_rows = rows.teacher_rows.index_select(0, supervised).cpu();
+    const auto chunks = plan_even_chunks(
+        teacher_rows.defined() ? teacher_rows.const_data_ptr<int64_t>() : nullptr, count,
+        options.chunk_rows > 0 ? options.chunk_rows : 2 * count);
+    if (needs_gradient) dhidden = torch::empty({count, rows.hidden.size(1)}, lm_head.options());
+    const auto buffer = make_logits_buffer(chunks, lm_head);
+    for (const auto& chunk : chunks) {
+      const auto values = run_chunk(rows, chunk, supervised, lm_head, options, buffer, dhidden);
+      put_terms(terms, supervised.narrow(0, chunk.begin, chunk.end - chunk.begin), values);
     }
-    terms.loss_sum = sum_terms(terms, rows.weights, options);
+    terms.row_loss = combine_terms(terms.ce, terms.kl, terms.cap, options);
   }
-  if (needs_gradient) terms.loss_sum = ReadyGradient::apply(rows.hidden, terms.loss_sum, dhidden);
+  if (needs_gradient)
+    terms.row_loss = ReadyGradient::apply(rows.hidden, terms.row_loss, supervised, dhidden);
   return terms;
 }
 

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "draftsmith/base/error.h"
 #include "draftsmith/ops/checks.h"
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/storage.h"
@@ -12,7 +13,14 @@ namespace {
 
 using torch::Tensor;
 
-Tensor run_forward(const Tensor& x, const Tensor& weight, double eps, double* scale) {
+/// How a norm differs from the plain one.
+struct Variant {
+  double* scale = nullptr;
+  bool is_zero_centred = false;
+  const void* gate = nullptr;
+};
+
+Tensor run_forward(const Tensor& x, const Tensor& weight, double eps, const Variant& variant) {
   auto out = torch::empty_like(x);
   const int64_t width = x.size(-1);
   compute_rms_norm(
@@ -23,8 +31,15 @@ Tensor run_forward(const Tensor& x, const Tensor& weight, double eps, double* sc
        .width = width,
        .eps = eps,
        .out = out.data_ptr(),
-       .scale = scale});
+       .scale = variant.scale,
+       .is_zero_centred = variant.is_zero_centred,
+       .gate = variant.gate});
   return out;
+}
+
+void check_weight(const Tensor& x, const Tensor& weight) {
+  check_shape(weight, {x.size(-1)}, "rms_norm weight");
+  check_same_kind(weight, x, "rms_norm weight", "x");
 }
 
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
@@ -35,7 +50,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
       double eps) {
     const auto scale = torch::empty({x.numel() / x.size(-1)}, x.options().dtype(torch::kDouble));
     context->save_for_backward({x, weight, scale});
-    return run_forward(x, weight, eps, scale.data_ptr<double>());
+    return run_forward(x, weight, eps, {.scale = scale.data_ptr<double>()});
   }
 
   static torch::autograd::variable_list backward(
@@ -64,11 +79,25 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
 }  // namespace
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  check_shape(weight, {x.size(-1)}, "rms_norm weight");
-  check_same_kind(weight, x, "rms_norm weight", "x");
+  check_weight(x, weight);
   const auto dense = x.contiguous();
   if (needs_gradient({x, weight})) return RmsNorm::apply(dense, weight, eps);
-  return run_forward(dense, weight, eps, nullptr);
+  return run_forward(dense, weight, eps, {});
+}
+
+Tensor zero_centred_rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  check_weight(x, weight);
+  DS_CHECK(!needs_gradient({x, weight}));
+  return run_forward(x.contiguous(), weight, eps, {.is_zero_centred = true});
+}
+
+Tensor gated_rms_norm(const Tensor& x, const Tensor& weight, const Tensor& gate, double eps) {
+  check_weight(x, weight);
+  check_shape(gate, x.sizes(), "rms_norm gate");
+  check_same_kind(gate, x, "rms_norm gate", "x");
+  DS_CHECK(!needs_gradient({x, weight, gate}));
+  const auto dense_gate = gate.contiguous();
+  return run_forward(x.contiguous(), weight, eps, {.gate = dense_gate.const_data_ptr()});
 }
 
 }  // namespace draftsmith::ops

@@ -23,6 +23,7 @@ Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool is_inv
        .S = x.size(1),
        .H = x.size(2),
        .E = x.size(3),
+       .rotated = 2 * cos.size(-1),
        .has_batch_angles = cos.size(0) > 1,
        .is_inverse = is_inverse,
        .out = out.data_ptr()});
@@ -64,8 +65,10 @@ RotaryAngles make_rotary_angles(
 Tensor apply_rotary(const Tensor& x, const RotaryAngles& angles) {
   const auto [B, S, H, E] = dims<4>(x, "rotary input");
   const int64_t rows = angles.cos.size(0) == 1 ? 1 : B;
-  check_shape(angles.cos, {rows, S, E / 2}, "rotary cos");
-  check_shape(angles.sin, {rows, S, E / 2}, "rotary sin");
+  const int64_t half = angles.cos.size(-1);
+  if (half > E / 2) check_shape(angles.cos, {rows, S, E / 2}, "rotary cos");
+  check_shape(angles.cos, {rows, S, half}, "rotary cos");
+  check_shape(angles.sin, {rows, S, half}, "rotary sin");
   check_same_kind(angles.cos, x, "rotary cos", "x");
   const auto cos = angles.cos.contiguous();
   const auto sin = angles.sin.contiguous();

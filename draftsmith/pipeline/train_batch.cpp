@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/pipeline/train_batch.h"
 
-namespace draftsmith::pipeline {
+#include "draftsmith/memory/host_allocator.h"
 
+namespace draftsmith::pipeline {
 TrainBatch make_train_batch(
     const model::Target& target,
     data::SourceBatch batch,
@@ -10,11 +11,18 @@ TrainBatch make_train_batch(
     torch::ScalarType drafter_dtype) {
   TrainBatch result;
   result.tokens = std::move(batch.tokens);
-  result.blocks = std::move(batch.blocks);
+  result.blocks = data::join_rows(batch.blocks);
+  result.source = batch.source;
+  result.at = batch.at;
   result.next = batch.next;
-  const auto states = target.forward(result.tokens.ids, target_layer_ids);
-  result.features = states.features.to(drafter_dtype);
-  result.teacher_states = states.last.to(drafter_dtype);
+  memory::name_host_phase("the target's forward");
+  const auto states =
+      target.forward(result.tokens.ids, target_layer_ids, result.tokens.document_ids);
+  const auto join = [&](const torch::Tensor& rows) {
+    return rows.to(drafter_dtype).flatten(0, 1).unsqueeze(0);
+  };
+  result.features = join(states.features);
+  result.teacher_states = join(states.last);
   result.embedded = target.embed(result.blocks.block_ids.flatten(1)).to(drafter_dtype);
   return result;
 }

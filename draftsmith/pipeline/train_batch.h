@@ -8,17 +8,20 @@
 
 namespace draftsmith::pipeline {
 
-/// All that a training step of the drafter needs of one batch.
+/// All that a training step of the drafter needs of one batch. The sequences of a batch from
+/// `make_train_batch` stand one after the other in a single row: B = 1 below (data::join_rows).
 struct TrainBatch {
   data::TokenBatch tokens;
   data::DraftBlocks blocks;
   torch::Tensor embedded;        // [B, N K, D] target embeddings of the block ids
   torch::Tensor features;        // [B, S, F]
   torch::Tensor teacher_states;  // [B, S, D] after the target's final norm
-  data::DataCursor next;         // the cursor after this batch
+  int64_t source = 0;            // which dataset of data.path it comes from
+  data::DataCursor at;           // of this batch
+  data::DataCursor next;         // the cursor after it
 };
 
-/// Runs the target over a batch.
+/// Runs the target over a batch of sequences side by side, and joins them.
 TrainBatch make_train_batch(
     const model::Target& target,
     data::SourceBatch batch,

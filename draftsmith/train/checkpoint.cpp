@@ -3,86 +3,162 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-#include <vector>
-
 #include "draftsmith/base/atomic_file.h"
+#include "draftsmith/base/checksum.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/safetensors.h"
 
 namespace draftsmith::train {
 namespace fs = std::filesystem;
+using formats::Json;
+using formats::JsonObject;
 namespace {
 
-constexpr const char* kPrefix = "step-";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kStateFile = "state.json";
+constexpr const char* kManifestFile = "manifest.json";
 
-/// Steps of all checkpoints of a run, ascending.
-std::vector<int64_t> list_steps(const fs::path& run_folder) {
-  std::vector<int64_t> steps;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(run_folder / "checkpoints", error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.rfind(kPrefix, 0) != 0) continue;
-    int64_t step = 0;
-    const char* begin = name.data() + std::string_view(kPrefix).size();
-    const auto [end, parse_error] = std::from_chars(begin, name.data() + name.size(), step);
-    if (parse_error == std::errc() && end == name.data() + name.size()) steps.push_back(step);
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
+std::string checksum_text(const fs::path& file) {
+  return fmt::format("{:08x}", crc32c_of_file(file));
 }
 
-fs::path checkpoint_path(const fs::path& run_folder, int64_t step) {
-  return run_folder / "checkpoints" / fmt::format("{}{}", kPrefix, step);
+Json state_as_json(const TrainState& state) {
+  const auto& [step, cursor, batches, tokens, seconds, best] = state.progress;
+  const Schedule& schedule = state.schedule;
+  const RunStamp& stamp = state.stamp;
+  return {
+      {"step", step},
+      {"cursor", {{"epoch", cursor.epoch}, {"batch", cursor.batch}}},
+      {"batches", batches},
+      {"tokens", tokens},
+      {"seconds", seconds},
+      {"best", {{"step", best.step}, {"acceptance", best.acceptance}}},
+      {"schedule",
+       {{"kind", schedule.kind},
+        {"peak", schedule.peak},
+        {"warmup_steps", schedule.warmup_steps},
+        {"total_steps", schedule.total_steps}}},
+      {"settings", stamp.settings},
+      {"dataset", stamp.dataset},
+      {"target", stamp.target},
+      {"build", {{"commit", stamp.commit}, {"is_changed", stamp.is_changed}}}};
+}
+
+Json make_manifest(const fs::path& folder) {
+  Json files = Json::object();
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename().string()] = {
+        {"bytes", entry.file_size()}, {"crc32c", checksum_text(entry.path())}};
+  }
+  Json manifest = Json::object();
+  manifest["files"] = std::move(files);
+  return manifest;
+}
+
+/// Throws a DataError that names the first file which is not as the manifest says.
+void check_files(const fs::path& folder) {
+  const auto files = JsonObject::from_file(folder / kManifestFile).object("files");
+  for (const auto& [name, unused] : files.value().items()) {
+    const JsonObject file = files.object(name);
+    const int64_t bytes = file.integer("bytes", 0, INT64_MAX);
+    if (fs::path(name).filename() != name) {
+      throw DataError(
+          {.what = kManifestFile,
+           .expected = "names of files in its folder",
+           .got = "'" + name + "'",
+           .where = folder.string()});
+    }
+    const fs::path path = folder / name;
+    std::error_code error;
+    const uintmax_t found = fs::file_size(path, error);
+    if (error) {
+      throw DataError(
+          {.what = name, .expected = "a file", .got = error.message(), .where = folder.string()});
+    }
+    if (found != static_cast<uintmax_t>(bytes)) {
+      throw DataError(
+          {.what = name,
+           .expected = fmt::format("{} bytes", bytes),
+           .got = fmt::format("{}", found),
+           .where = folder.string()});
+    }
+    const std::string checksum = checksum_text(path);
+    if (checksum != file.text("crc32c")) {
+      throw DataError(
+          {.what = name,
+           .expected = "the checksum " + file.text("crc32c"),
+           .got = checksum,
+           .where = folder.string()});
+    }
+  }
+  for (const char* name : {"config.json", "model.safetensors", kOptimizerFile, kStateFile})
+    if (!files.has(name))
+      throw DataError(
+          {.what = kManifestFile,
+           .expected = std::string("an entry for ") + name,
+           .got = "none",
+           .where = folder.string()});
 }
 
 }  // namespace
 
-void write_checkpoint(
-    const fs::path& run_folder,
-    const model::Drafter& drafter,
-    const AdamW& optimizer,
-    const TrainProgress& progress,
-    int64_t keep_last) {
-  StagedFolder staged(checkpoint_path(run_folder, progress.step));
-  drafter.save(staged.path(), drafter.dtype());
-  formats::write_safetensors(staged.path() / kOptimizerFile, optimizer.state());
-  const formats::Json state = {{"step", progress.step},          {"epoch", progress.cursor.epoch},
-                               {"batch", progress.cursor.batch}, {"tokens", progress.tokens},
-                               {"seconds", progress.seconds},    {"settings", progress.settings}};
-  write_file_atomically(staged.path() / kStateFile, state.dump(2));
+void write_checkpoint(const fs::path& folder, const TrainState& state) {
+  StagedFolder staged(folder);
+  state.drafter.save(staged.path(), state.drafter.dtype());
+  formats::write_safetensors(staged.path() / kOptimizerFile, state.optimizer);
+  write_file_atomically(staged.path() / kStateFile, state_as_json(state).dump(2));
+  write_file_atomically(staged.path() / kManifestFile, make_manifest(staged.path()).dump(2));
   staged.publish();
-  auto steps = list_steps(run_folder);
-  for (size_t i = 0; i + static_cast<size_t>(keep_last) < steps.size(); ++i)
-    fs::remove_all(checkpoint_path(run_folder, steps[i]));
 }
 
-std::optional<fs::path> find_newest_checkpoint(const fs::path& run_folder) {
-  const auto steps = list_steps(run_folder);
-  if (steps.empty()) return std::nullopt;
-  return checkpoint_path(run_folder, steps.back());
+std::optional<std::string> find_damage(const fs::path& folder) {
+  try {
+    check_files(folder);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return std::nullopt;
 }
 
-TrainProgress read_progress(const fs::path& checkpoint) {
-  const auto json = formats::JsonObject::from_file(checkpoint / kStateFile);
+TrainProgress read_progress(const fs::path& folder) {
+  const auto json = JsonObject::from_file(folder / kStateFile);
+  const auto cursor = json.object("cursor");
+  const auto best = json.object("best");
   TrainProgress progress;
   progress.step = json.integer("step", 0, INT64_MAX);
-  progress.cursor = {json.integer("epoch", 0, INT64_MAX), json.integer("batch", 0, INT64_MAX)};
+  progress.cursor = {cursor.integer("epoch", 0, INT64_MAX), cursor.integer("batch", 0, INT64_MAX)};
+  progress.batches = json.integer("batches", 0, INT64_MAX);
   progress.tokens = json.integer("tokens", 0, INT64_MAX);
   progress.seconds = json.number("seconds");
-  const auto settings = json.object("settings");
-  for (const auto& [key, value] : settings.value().items())
-    progress.settings[key] = settings.text(key);
+  progress.best = {best.integer("step", -1, INT64_MAX), best.number("acceptance")};
   return progress;
 }
 
-void load_optimizer(const fs::path& checkpoint, const TrainProgress& progress, AdamW& optimizer) {
-  const auto reader = formats::SafetensorsReader::open_file(checkpoint / kOptimizerFile);
-  optimizer.load_state(reader, progress.step);
+RunStamp read_stamp(const fs::path& folder) {
+  const auto json = JsonObject::from_file(folder / kStateFile);
+  const auto settings = json.object("settings");
+  const auto build = json.object("build");
+  RunStamp stamp;
+  for (const auto& [key, value] : settings.value().items())
+    stamp.settings[key] = settings.text(key);
+  stamp.dataset = json.text("dataset");
+  stamp.target = json.text("target");
+  stamp.commit = build.text("commit");
+  stamp.is_changed = build.boolean_or("is_changed", false);
+  return stamp;
+}
+
+Schedule read_schedule(const fs::path& folder) {
+  const auto json = JsonObject::from_file(folder / kStateFile).object("schedule");
+  return {
+      json.text("kind"), json.number("peak"), json.integer("warmup_steps", 0, INT64_MAX),
+      json.integer("total_steps", 1, INT64_MAX)};
+}
+
+void load_optimizer(const fs::path& folder, AdamW& optimizer) {
+  const auto reader = formats::SafetensorsReader::open_file(folder / kOptimizerFile);
+  optimizer.load_state(reader, read_progress(folder).step);
 }
 
 }  // namespace draftsmith::train

@@ -10,40 +10,61 @@
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/model/drafter.h"
 #include "draftsmith/train/optimizer.h"
+#include "draftsmith/train/schedule.h"
 
 namespace draftsmith::train {
 
-/// What a run must remember beside tensors. There is no random state: anchors, order and initial
-/// weights follow from seeds.
-struct TrainProgress {
-  int64_t step = 0;                             // optimizer steps done
-  data::DataCursor cursor;                      // after the last batch that was trained on
-  int64_t tokens = 0;                           // context tokens trained on
-  double seconds = 0;                           // spent training
-  std::map<std::string, std::string> settings;  // resolved, key -> text
+/// The evaluation with the highest acceptance length so far.
+struct BestEvaluation {
+  int64_t step = -1;  // none yet
+  double acceptance = 0;
 };
 
-/// `checkpoints/step-N/` of a run folder: a drafter folder (config.json, model.safetensors) plus
-/// the optimizer's tensors and state.json. Written aside and renamed: complete or absent.
-/// Older checkpoints beyond `keep_last` are removed afterwards.
-void write_checkpoint(
-    const std::filesystem::path& run_folder,
-    const model::Drafter& drafter,
-    const AdamW& optimizer,
-    const TrainProgress& progress,
-    int64_t keep_last);
+/// How far a run has come. There is no random state: anchors, order and initial weights follow
+/// from seeds.
+struct TrainProgress {
+  int64_t step = 0;         // optimizer steps done
+  data::DataCursor cursor;  // after the last batch that was consumed
+  int64_t batches = 0;      // consumed since the start of the run
+  int64_t tokens = 0;       // context tokens trained on
+  double seconds = 0;       // spent training
+  BestEvaluation best;
+};
 
-/// The folder of the newest checkpoint of a run, if it has any.
-std::optional<std::filesystem::path> find_newest_checkpoint(
-    const std::filesystem::path& run_folder);
+/// What a run is made of; stamped into its checkpoints and compared when it is resumed.
+struct RunStamp {
+  std::map<std::string, std::string> settings;  // resolved, key -> text
+  std::string dataset;                          // fingerprint
+  std::string target;                           // fingerprint
+  std::string commit = "unknown";               // of the build
+  bool is_changed = false;                      // whether the build's tree differed from it
+};
 
-/// Errors: DataError for a damaged state.json.
-TrainProgress read_progress(const std::filesystem::path& checkpoint);
+/// All that a checkpoint holds. The tensors may be those that training goes on with.
+struct TrainState {
+  model::Drafter drafter;
+  formats::NamedTensors optimizer;  // masters and moments
+  TrainProgress progress;
+  Schedule schedule;
+  RunStamp stamp;
+};
+
+/// Writes `folder`: a drafter folder (config.json, model.safetensors) plus the optimizer's
+/// tensors, state.json, and last of all manifest.json with the size and checksum of every other
+/// file. Written aside, flushed and renamed: complete or absent.
+/// Errors: DeviceError if the disk refuses; then the folder is as it was.
+void write_checkpoint(const std::filesystem::path& folder, const TrainState& state);
+
+/// Why a folder is no complete checkpoint, or nothing: every file is there with the size and
+/// checksum of the manifest.
+std::optional<std::string> find_damage(const std::filesystem::path& folder);
+
+/// What state.json tells. Errors: DataError for a damaged one.
+TrainProgress read_progress(const std::filesystem::path& folder);
+RunStamp read_stamp(const std::filesystem::path& folder);
+Schedule read_schedule(const std::filesystem::path& folder);
 
 /// Loads the optimizer's tensors, and through its masters the weights.
-void load_optimizer(
-    const std::filesystem::path& checkpoint,
-    const TrainProgress& progress,
-    AdamW& optimizer);
+void load_optimizer(const std::filesystem::path& folder, AdamW& optimizer);
 
 }  // namespace draftsmith::train

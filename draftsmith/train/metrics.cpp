@@ -62,7 +62,7 @@ MetricSums
 sum_metrics(const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_t tokens) {
   const at::NoGradGuard no_grad;
   MetricSums sums;
-  const auto weights = blocks.weights.flatten().to(terms.ce.scalar_type());
+  const auto& weights = terms.weights;
   sums.loss_sum = terms.loss_sum.item<double>();
   sums.ce_sum = (weights * terms.ce).sum().item<double>();
   sums.kl_sum = (weights * terms.kl).sum().item<double>();

@@ -1,19 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/objective.h"
 
-#include <algorithm>
+#include <limits>
 
 namespace draftsmith::train {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{128} << 20;  // of one array of logits
+using torch::Tensor;
 
 int64_t choose_chunk_rows(const LossSettings& settings, int64_t vocab_size, int64_t element_bytes) {
-  if (settings.chunk_rows > 0) return settings.chunk_rows;
-  return std::max<int64_t>(16, kChunkBytes / (element_bytes * vocab_size));
+  if (settings.chunk_rows > 0 || settings.method == "recompute") return settings.chunk_rows;
+  return ops::default_chunk_rows(vocab_size, element_bytes);
+}
+
+ops::LossMethod method_of(const LossSettings& settings) {
+  if (settings.method == "full") return ops::LossMethod::kFull;
+  return settings.method == "recompute" ? ops::LossMethod::kRecompute : ops::LossMethod::kFused;
 }
 
 }  // namespace
+
+ops::LossOptions
+loss_options(const LossSettings& settings, int64_t vocab_size, int64_t element_bytes) {
+  return {
+      .kl_weight = settings.kl_weight,
+      .cap_weight = settings.cap_weight,
+      .chunk_rows = choose_chunk_rows(settings, vocab_size, element_bytes),
+      .method = method_of(settings)};
+}
+
+Tensor
+dpace_weights(const Tensor& label_probability, const Tensor& is_supervised, const LossSettings& loss) {
+  const auto supervised = is_supervised.to(label_probability.scalar_type());
+  const auto smoothed = (label_probability * (1 - loss.dpace_alpha) + loss.dpace_alpha)
+                            .masked_fill(is_supervised.logical_not(), 1);
+  const auto confidence = smoothed.cumprod(-1);  // of the prefix up to each slot
+  if (loss.weighting == "dpace-cumulative-confidence-only") return confidence * supervised;
+  const auto value = (confidence * supervised).flip(-1).cumsum(-1).flip(-1);
+  if (loss.weighting == "dpace") return value * supervised;
+  return value / confidence.clamp_min(std::numeric_limits<float>::min()) * supervised;
+}
 
 ops::LossTerms compute_objective(
     const torch::Tensor& hidden,
@@ -32,11 +58,17 @@ ops::LossTerms compute_objective(
     rows.teacher_states = teacher_states.flatten(0, 1);
     rows.teacher_rows = (blocks.teacher_rows + first_row).flatten();
   }
-  const ops::LossOptions options{
-      settings.kl_weight, settings.cap_weight,
-      choose_chunk_rows(settings, lm_head.size(0), lm_head.element_size())};
-  return settings.method == "full" ? ops::lm_head_loss_full(rows, lm_head, options)
-                                   : ops::lm_head_loss(rows, lm_head, options);
+  auto terms = ops::lm_head_loss(
+      rows, lm_head, loss_options(settings, lm_head.size(0), lm_head.element_size()));
+  if (settings.is_dpace()) {
+    const at::NoGradGuard no_grad;
+    const auto shape = blocks.weights.sizes();
+    terms.weights =
+        dpace_weights(terms.label_probability.view(shape), blocks.weights > 0, settings).flatten();
+    terms.weight_sum = torch::full_like(terms.weight_sum, blocks.num_rows);
+  }
+  terms.loss_sum = (terms.weights * terms.row_loss).sum();
+  return terms;
 }
 
 }  // namespace draftsmith::train

@@ -1,10 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/settings.h"
 
+#include <fmt/format.h>
+
+#include "draftsmith/base/error.h"
+
 namespace draftsmith::train {
+
+void LossSettings::check() const {
+  if (!is_dpace() || (kl_weight == 0 && cap_weight == 0)) return;
+  throw ConfigError(
+      {.what = "loss.weighting=" + weighting,
+       .expected = "kl_weight and cap_weight of 0: its weights are defined for cross-entropy alone",
+       .got = fmt::format("{} and {}", kl_weight, cap_weight),
+       .where = "loss",
+       .hint = "--loss.kl_weight=0 --loss.cap_weight=0"});
+}
 
 void add_fields(FieldList& fields, LossSettings& settings) {
   fields.begin_section("loss");
+  fields.add_choice(
+      "weighting", settings.weighting,
+      {"decay", "dpace", "dpace-cumulative-confidence-only", "dpace-continuation-value-only"},
+      "how slots weigh: by decay_gamma, or by the drafter's own confidence (D-PACE)");
+  fields.add(
+      "dpace_alpha", settings.dpace_alpha,
+      "D-PACE's smoothing: 0 = confidence as it is, 1 = all weigh alike", kShare);
   fields.add(
       "decay_gamma", settings.decay_gamma,
       "the token at slot k weighs exp(-(k-1)/decay_gamma); 0 = all weigh the same", kAtLeastZero);
@@ -13,11 +34,12 @@ void add_fields(FieldList& fields, LossSettings& settings) {
       "cap_weight", settings.cap_weight, "weight of the entropy of rows predicted correctly",
       kAtLeastZero);
   fields.add_choice(
-      "method", settings.method, {"fused", "full"},
-      "how logits are computed: in chunks with the gradient at once, or all at once");
+      "method", settings.method, {"fused", "recompute", "full"},
+      "how logits are computed: in chunks with the gradient at once, in chunks and again in "
+      "backward, or all at once");
   fields.add(
       "chunk_rows", settings.chunk_rows,
-      "rows whose logits exist together; 0 = some 64 MiB of them", kAtLeastZero);
+      "rows whose logits exist together; 0 = 256 MiB of them", kAtLeastZero);
 }
 
 void add_fields(FieldList& fields, TrainSettings& settings) {
@@ -39,7 +61,14 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
   fields.add(
       "clip_norm", settings.clip_norm, "largest gradient norm; 0 = no clipping", kAtLeastZero);
   fields.add("save_every", settings.save_every, "steps between checkpoints", kAtLeastOne);
-  fields.add("keep_last", settings.keep_last, "checkpoints that are kept", kAtLeastOne);
+  fields.add(
+      "keep_last", settings.keep_last,
+      "newest checkpoints that are kept, beside the one that checkpoints/best points to",
+      kAtLeastOne);
+  fields.add(
+      "eval_every", settings.eval_every,
+      "steps between evaluations on the sequences of data.held_out; each new best one is saved",
+      kAtLeastOne);
   fields.add("log_every", settings.log_every, "steps between lines of metrics.jsonl", kAtLeastOne);
   fields.add("seed", settings.seed, "seed of the drafter's random weights", kAtLeastZero);
   fields.add("allow_change", settings.allow_change, "settings that may differ on --resume");

@@ -10,11 +10,19 @@
 namespace draftsmith::train {
 
 struct LossSettings {
+  std::string weighting = "decay";
+  double dpace_alpha = 0.5;
   double decay_gamma = 10.0;
   double kl_weight = 0.15;
   double cap_weight = 0.1;
   std::string method = "fused";
   int64_t chunk_rows = 0;
+
+  bool is_dpace() const { return weighting != "decay"; }
+  /// Decay of the weights that blocks are made with: D-PACE's follow from the result instead.
+  double block_decay() const { return is_dpace() ? 0 : decay_gamma; }
+  /// Errors: ConfigError if settings contradict each other.
+  void check() const;
 };
 
 struct TrainSettings {
@@ -31,6 +39,7 @@ struct TrainSettings {
   double clip_norm = 1.0;
   int64_t save_every = 500;  // steps
   int64_t keep_last = 2;     // checkpoints
+  int64_t eval_every = 500;  // steps
   int64_t log_every = 10;    // steps
   int64_t seed = 0;
   std::vector<std::string> allow_change;

@@ -7,31 +7,45 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/stopwatch.h"
+#include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/train/objective.h"
 
 namespace draftsmith::train {
+
+namespace {
+
+/// A sum is finite if all its terms are; only if it is not, each is looked at.
+bool is_finite(const torch::Tensor& tensor) {
+  return tensor.sum(torch::kFloat).isfinite().item<bool>() ||
+         tensor.isfinite().all().item<bool>();
+}
+
+}  // namespace
 
 MicroStep run_micro_step(
     const model::Drafter& drafter,
     const torch::Tensor& lm_head,
     const pipeline::TrainBatch& batch,
     const LossSettings& loss,
-    bool needs_gradients) {
+    bool needs_gradients,
+    const model::ForwardPlan& plan) {
   const at::AutoGradMode grad_mode(needs_gradients);
   std::vector<torch::Tensor> parameters;
   for (const auto& [name, tensor] : drafter.parameters())
     parameters.push_back(tensor.set_requires_grad(needs_gradients));
 
   Stopwatch watch;
-  const auto hidden = drafter.forward(batch.embedded, batch.features, batch.blocks);
+  memory::name_host_phase("the drafter's forward");
+  const auto hidden = drafter.forward(batch.embedded, batch.features, batch.blocks, plan);
   const double forward_seconds = watch.restart();
-  if (!hidden.detach().isfinite().all().item<bool>()) {
+  if (!is_finite(hidden.detach())) {
     MicroStep broken;
     broken.sums.loss_sum = std::numeric_limits<double>::quiet_NaN();
     broken.sums.weight_sum = batch.blocks.weights.sum().item<double>();
     broken.hidden = hidden.detach();
     return broken;
   }
+  memory::name_host_phase("lm_head and loss");
   const auto terms = compute_objective(hidden, lm_head, batch.teacher_states, batch.blocks, loss);
   const auto& lengths = batch.tokens.lengths;
   MicroStep result;
@@ -41,6 +55,7 @@ MicroStep run_micro_step(
   result.sums.times.forward = forward_seconds;
   result.sums.times.head = watch.restart();
   if (needs_gradients) {
+    memory::name_host_phase("the drafter's backward");
     result.gradients = torch::autograd::grad(
         {terms.loss_sum}, parameters, /*grad_outputs=*/{}, /*retain_graph=*/std::nullopt,
         /*create_graph=*/false, /*allow_unused=*/true);

@@ -25,6 +25,7 @@ MicroStep run_micro_step(
     const torch::Tensor& lm_head,  // [V, D] in the drafter's dtype
     const pipeline::TrainBatch& batch,
     const LossSettings& loss,
-    bool needs_gradients = true);
+    bool needs_gradients = true,
+    const model::ForwardPlan& plan = {});
 
 }  // namespace draftsmith::train

@@ -3,19 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/progress.h"
 #include "draftsmith/base/stopwatch.h"
-#include "draftsmith/formats/json.h"
-#include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/train/checkpoint_list.h"
+#include "draftsmith/train/evaluation.h"
 
 namespace draftsmith::train {
 namespace fs = std::filesystem;
@@ -38,6 +34,12 @@ AdamWSettings make_adamw_settings(const TrainSettings& settings) {
       .clip_norm = settings.clip_norm};
 }
 
+bool is_finite(const model::Drafter& drafter) {
+  for (const auto& [name, tensor] : drafter.parameters())
+    if (!tensor.detach().isfinite().all().item<bool>()) return false;
+  return true;
+}
+
 }  // namespace
 
 Trainer::Trainer(
@@ -46,15 +48,16 @@ Trainer::Trainer(
     data::BatchSource source,
     const LossSettings& loss,
     const TrainSettings& settings,
-    std::map<std::string, std::string> settings_text)
+    RunStamp stamp)
     : target_(target),
       drafter_(std::move(drafter)),
       lm_head_(target.lm_head().to(drafter_.dtype())),
       source_(std::move(source)),
       loss_(loss),
       settings_(settings),
-      optimizer_(drafter_.parameters(), make_adamw_settings(settings)) {
-  progress_.settings = std::move(settings_text);
+      optimizer_(drafter_.parameters(), make_adamw_settings(settings)),
+      stamp_(std::move(stamp)),
+      writer_(settings.out, settings.keep_last) {
   schedule_.kind = settings.schedule;
   schedule_.peak = settings.lr;
   schedule_.total_steps = count_total_steps();
@@ -75,158 +78,186 @@ int64_t Trainer::count_total_steps() {
 }
 
 void Trainer::resume(const fs::path& checkpoint) {
-  auto settings_text = std::move(progress_.settings);
   progress_ = read_progress(checkpoint);
-  progress_.settings = std::move(settings_text);
   const auto saved = formats::SafetensorsReader::open_file(checkpoint / "model.safetensors");
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : drafter_.parameters())
     tensor.copy_(saved.tensor(name, tensor.sizes()));
-  load_optimizer(checkpoint, progress_, optimizer_);
-  drop_metrics_after(progress_.step);
+  load_optimizer(checkpoint, optimizer_);
+  saved_step_ = progress_.step;
+  // A process that died between a save and the link's change left the link behind.
+  const int64_t best = progress_.best.step;
+  if (best >= 0 && fs::exists(checkpoint_path(settings_.out, best)))
+    point_best_to(settings_.out, best);
   log_info("resumed from {} at step {}", checkpoint.string(), progress_.step);
 }
 
-void Trainer::drop_metrics_after(int64_t step) const {
-  const fs::path path = fs::path(settings_.out) / "metrics.jsonl";
-  if (!fs::exists(path)) return;
-  std::istringstream lines(read_file(path));
-  std::string kept;
-  std::string line;
-  while (std::getline(lines, line)) {
-    const auto json = formats::Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    // A line cut short by a crash does not parse and is dropped too.
-    if (json.is_object() && json.value("step", INT64_MAX) <= step) kept += line + "\n";
-  }
-  write_file_atomically(path, kept);
+bool Trainer::is_past_end(const data::DataCursor& cursor) {
+  return settings_.max_steps == 0 && static_cast<double>(cursor.epoch) + 1 >= settings_.epochs &&
+         cursor.batch >= source_.batches_of_epoch(cursor.epoch);
 }
 
-bool Trainer::run_step(MetricSums& sums, double& norm) {
-  const auto rule = drafter_.block_rule(loss_.decay_gamma);
-  MetricSums step_sums;
-  auto cursor = progress_.cursor;
+MetricSums Trainer::run_micro_steps(BadStep& step, std::vector<MetricSums>& by_source) {
+  const auto rule = drafter_.block_rule(loss_.block_decay());
+  MetricSums sums;
   for (int64_t i = 0; i < settings_.accumulation; ++i) {
-    const bool is_past_end = settings_.max_steps == 0 && i > 0 &&
-                             static_cast<double>(cursor.epoch) + 1 >= settings_.epochs &&
-                             cursor.batch >= source_.batches_of_epoch(cursor.epoch);
-    if (is_past_end) break;  // the last step takes what is left
+    if (i > 0 && is_past_end(progress_.cursor)) break;  // the last step takes what is left
     Stopwatch watch;
-    auto source_batch = source_.read(cursor, rule);
-    step_sums.times.data += watch.restart();
+    auto source_batch = source_.read(progress_.cursor, rule);
+    sums.times.data += watch.restart();
     const auto batch = pipeline::make_train_batch(
         target_, std::move(source_batch), drafter_.config().target_layer_ids, drafter_.dtype());
-    step_sums.times.target += watch.seconds();
-    cursor = batch.next;
-    const MicroStep micro = run_micro_step(drafter_, lm_head_, batch, loss_);
+    sums.times.target += watch.seconds();
+    const MicroStep micro = run_micro_step(drafter_, lm_head_, batch, loss_, true, plan_);
     if (!micro.gradients.empty()) optimizer_.accumulate(micro.gradients);
-    step_sums += micro.sums;
+    sums += micro.sums;
+    by_source[static_cast<size_t>(batch.source)] += micro.sums;
+    step.batches.emplace_back(batch.at, batch.tokens);
+    progress_.cursor = batch.next;
+    ++progress_.batches;
   }
-  progress_.cursor = cursor;
-  if (step_sums.weight_sum == 0) return false;
+  return sums;
+}
+
+bool Trainer::run_step(LoggedSteps& line) {
+  BadStep step{
+      .weights_step = progress_.step,
+      .first_batch = progress_.batches,
+      .seed = source_.settings().seed};
+  std::vector<MetricSums> by_source(source_.source_names().size());
+  MetricSums sums = run_micro_steps(step, by_source);
+  if (sums.weight_sum == 0) return false;
 
   Stopwatch watch;
   // One denominator for all micro-steps: a mean of means would weigh short answers more.
-  const double scale = 1 / step_sums.weight_sum;
-  norm = optimizer_.gradient_norm(scale);
-  if (!std::isfinite(norm) || !std::isfinite(step_sums.loss_sum)) {
-    optimizer_.clear_gradients();
-    log_warning(fmt::format(
-        "step {}: loss {} and gradient norm {}: the step is not applied", progress_.step + 1,
-        step_sums.loss(), norm));
-    if (++failed_in_a_row_ >= kMaxFailuresInARow) {
-      throw DivergenceError(
-          {.what = "training",
-           .expected = "finite losses and gradients",
-           .got = fmt::format("{} steps in a row without", failed_in_a_row_),
-           .hint = "a smaller train.lr"});
-    }
+  const double scale = 1 / sums.weight_sum;
+  const double norm = optimizer_.gradient_norm(scale);
+  if (!std::isfinite(norm) || !std::isfinite(sums.loss_sum)) {
+    step.loss = sums.loss();
+    step.gradient_norm = norm;
+    refuse_step(step);
     return false;
   }
   failed_in_a_row_ = 0;
-  optimizer_.step(schedule_.lr(progress_.step), scale, norm);
-  step_sums.times.optimizer += watch.seconds();
+  line.lr = schedule_.lr(progress_.step);
+  line.gradient_norm = norm;
+  optimizer_.step(line.lr, scale, norm);
+  sums.times.optimizer += watch.seconds();
   ++progress_.step;
-  progress_.tokens += step_sums.tokens;
-  sums += step_sums;
+  progress_.tokens += sums.tokens;
+  line.step = progress_.step;
+  ++line.steps;
+  line.sums += sums;
+  if (by_source.size() > 1) {
+    line.by_source.resize(by_source.size());
+    for (size_t i = 0; i < by_source.size(); ++i)
+      line.by_source[i] += by_source[i];
+  }
   return true;
 }
 
-void Trainer::write_metrics(const MetricSums& sums, double norm, double seconds, int64_t steps) {
-  const double per_step = 1000 / static_cast<double>(steps);
-  const formats::Json line = {
-      {"step", progress_.step},
-      {"loss", sums.loss()},
-      {"ce", sums.ce()},
-      {"kl", sums.kl()},
-      {"cap", sums.cap()},
-      {"accuracy", sums.accuracy()},
-      {"accuracy_by_slot", sums.accuracy_by_slot()},
-      {"expected_acceptance", sums.expected_acceptance()},
-      {"lr", schedule_.lr(progress_.step - 1)},
-      {"grad_norm", norm},
-      {"tokens_per_s", static_cast<double>(sums.tokens) / seconds},
-      {"step_ms", per_step * seconds},
-      {"data_ms", per_step * sums.times.data},
-      {"target_ms", per_step * sums.times.target},
-      {"forward_ms", per_step * sums.times.forward},
-      {"head_ms", per_step * sums.times.head},
-      {"backward_ms", per_step * sums.times.backward},
-      {"optimizer_ms", per_step * sums.times.optimizer},
-      {"peak_bytes", memory::host_bytes().peak}};
-  std::ofstream stream(fs::path(settings_.out) / "metrics.jsonl", std::ios::app);
-  stream << line.dump() << "\n" << std::flush;
-  if (!stream) {
-    throw DeviceError(
-        {.what = "metrics.jsonl",
-         .expected = "to write it",
-         .got = std::strerror(errno),
-         .where = settings_.out,
-         .hint = "freeing space, then --resume"});
-  }
+void Trainer::refuse_step(const BadStep& step) {
+  optimizer_.clear_gradients();
+  const fs::path file = write_bad_step(settings_.out, step);
+  log_warning(fmt::format(
+      "step {}: loss {} and gradient norm {}: the step is not applied; --replay {} runs its "
+      "batches alone",
+      step.weights_step + 1, step.loss, step.gradient_norm, file.string()));
+  ++failed_in_a_row_;
+  // The weights that the batches failed with, for the replay.
+  if (failed_in_a_row_ == 1 && saved_step_ != progress_.step && is_finite(drafter_)) save();
+  if (failed_in_a_row_ < kMaxFailuresInARow) return;
+  throw DivergenceError(
+      {.what = "training",
+       .expected = "finite losses and gradients",
+       .got = fmt::format("{} steps in a row without", failed_in_a_row_),
+       .where = settings_.out,
+       .hint = "a smaller train.lr"});
 }
 
-void Trainer::run() {
-  const int64_t total = schedule_.total_steps;
+void Trainer::evaluate(LoggedSteps& line) {
+  line.evaluation = evaluate_held_out(target_, drafter_, lm_head_, *held_out_, loss_);
+  const double acceptance = line.evaluation->expected_acceptance();
+  const bool is_best = progress_.best.step < 0 || acceptance > progress_.best.acceptance;
+  if (is_best) progress_.best = {progress_.step, acceptance};
+  log_info(
+      "step {}: held out loss {:.3f}  accuracy {:.1f} %  expected acceptance {:.3f}{}",
+      progress_.step, line.evaluation->loss(), 100 * line.evaluation->accuracy(), acceptance,
+      is_best ? ", the best so far" : "");
+}
+
+void Trainer::save() {
+  writer_.save({drafter_, optimizer_.state(), progress_, schedule_, stamp_});
+  saved_step_ = progress_.step;
+}
+
+void Trainer::write_export() const {
+  StagedFolder exported(fs::path(settings_.out) / "export");
+  drafter_.save(exported.path(), torch::kBFloat16);
+  exported.publish();
+}
+
+void Trainer::report(RunLog& log, LoggedSteps& line, double seconds) {
+  const int64_t step = progress_.step;
+  const bool is_last = step == total_steps();
+  const bool is_evaluated = held_out_ && (is_last || step % settings_.eval_every == 0);
+  if (is_evaluated) evaluate(line);
+  if (is_evaluated || is_last || step % settings_.log_every == 0) {
+    line.seconds = seconds;
+    log.write(line);
+  }
+  if (step % settings_.save_every == 0 || progress_.best.step == step) save();
+}
+
+bool Trainer::run(const std::function<bool()>& should_stop) {
+  check_room(settings_.out, needed_bytes(drafter_, optimizer_, settings_.keep_last));
+  RunLog log(settings_.out, progress_.step);
+  const int64_t total = total_steps();
   Progress bar("training", total, "steps", progress_.step);
-  MetricSums sums;
+  LoggedSteps line;
   MetricSums shown;  // of the last line, for the progress bar
   Stopwatch since_line;
-  int64_t steps_since_line = 0;
   const double seconds_before = progress_.seconds;
-  int64_t last_saved = -1;
-  while (progress_.step < total) {
-    double norm = 0;
-    if (!run_step(sums, norm)) continue;
+  while (progress_.step < total && !should_stop()) {
+    writer_.check();
+    if (!run_step(line)) continue;
     progress_.seconds = seconds_before + bar.seconds();
-    ++steps_since_line;
-    const bool is_line_due = progress_.step % settings_.log_every == 0 || progress_.step == total;
-    if (is_line_due || shown.blocks == 0) shown = sums;
+    if (shown.blocks == 0) shown = line.sums;
     bar.update(
         progress_.step,
         fmt::format(
-            "loss {:.3f}  accuracy {:.1f} %  expected acceptance {:.2f}  {} tokens/s", shown.loss(),
-            100 * shown.accuracy(), shown.expected_acceptance(),
-            format_count(static_cast<double>(progress_.tokens) / progress_.seconds)));
-    if (is_line_due) {
-      write_metrics(sums, norm, since_line.restart(), steps_since_line);
-      sums = {};
-      steps_since_line = 0;
-    }
-    if (progress_.step % settings_.save_every == 0) {
-      save();
-      last_saved = progress_.step;
+            "loss {:.3f}  expected acceptance {:.2f}  {} tokens/s  accuracy {:.1f} %", shown.loss(),
+            shown.expected_acceptance(),
+            format_count(static_cast<double>(progress_.tokens) / progress_.seconds),
+            100 * shown.accuracy()));
+    report(log, line, since_line.seconds());
+    if (line.seconds > 0) {  // it was written
+      shown = line.sums;
+      line = {};
+      since_line.restart();
     }
   }
   bar.finish(fmt::format(
       "loss {:.3f}  expected acceptance {:.2f}", shown.loss(), shown.expected_acceptance()));
-  if (last_saved != progress_.step) save();
-  StagedFolder exported(fs::path(settings_.out) / "export");
-  drafter_.save(exported.path(), torch::kBFloat16);
-  exported.publish();
-  const auto& report = source_.report();
+  if (saved_step_ != progress_.step) save();
+  writer_.wait();
+  if (progress_.step < total) return false;
+  write_export();
+  const auto counts = source_.report();
   log_info(
-      "sequences: {} read = {} trained + {} too long + {} without trainable tokens", report.read,
-      report.trained, report.too_long, report.no_anchor);
+      "sequences: {} read = {} trained + {} too long + {} without trainable tokens + {} held out",
+      counts.read, counts.trained, counts.too_long, counts.no_anchor, counts.held_out);
+  log_sources();
+  return true;
+}
+
+void Trainer::log_sources() const {
+  const auto shares = source_.shares(progress_.cursor);
+  if (shares.size() == 1) return;
+  for (const auto& share : shares)
+    log_info(
+        "mixture: {:.1f} % of the batches planned, {:.1f} % seen ({} batches): {}",
+        100 * share.planned, 100 * share.seen, share.batches, share.path);
 }
 
 }  // namespace draftsmith::train

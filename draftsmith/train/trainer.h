@@ -2,14 +2,17 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
-#include <string>
+#include <functional>
+#include <optional>
+#include <vector>
 
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/model/drafter.h"
 #include "draftsmith/model/target.h"
-#include "draftsmith/train/checkpoint.h"
+#include "draftsmith/train/bad_step.h"
+#include "draftsmith/train/checkpoint_writer.h"
 #include "draftsmith/train/optimizer.h"
+#include "draftsmith/train/run_log.h"
 #include "draftsmith/train/schedule.h"
 #include "draftsmith/train/settings.h"
 #include "draftsmith/train/step.h"
@@ -19,44 +22,65 @@ namespace draftsmith::train {
 /// The training loop of one run folder.
 class Trainer {
  public:
-  /// `settings_text` is the resolved settings, stamped into checkpoints.
   Trainer(
       const model::Target& target,
       model::Drafter drafter,
       data::BatchSource source,
       const LossSettings& loss,
       const TrainSettings& settings,
-      std::map<std::string, std::string> settings_text);
+      RunStamp stamp);
+
+  /// Evaluates on these sequences every train.eval_every steps, and lets `checkpoints/best` point
+  /// to the step of the longest acceptance. The weights are the same with and without it.
+  void evaluate_on(data::BatchSource held_out) { held_out_.emplace(std::move(held_out)); }
+
+  /// How steps are computed; the numbers are the same up to rounding.
+  void use_plan(const model::ForwardPlan& plan) { plan_ = plan; }
 
   /// Goes on from a checkpoint of this run: bit for bit what the unbroken run would have done.
   void resume(const std::filesystem::path& checkpoint);
 
-  /// Trains to the last step, then writes the last checkpoint and `export/`.
-  /// Errors: DivergenceError after ten steps in a row without finite numbers.
-  void run();
+  /// Trains to the last step, or until `should_stop`, asked before every step, says so; writes
+  /// the last checkpoint and, at the last step, `export/`. Returns whether it came there.
+  /// Errors: DivergenceError after ten steps in a row without finite numbers; DeviceError if the
+  /// disk has no room for the checkpoints or if one cannot be written.
+  bool run(const std::function<bool()>& should_stop = [] { return false; });
 
   const model::Drafter& drafter() const { return drafter_; }
+  const TrainProgress& progress() const { return progress_; }
   int64_t total_steps() const { return schedule_.total_steps; }
 
  private:
-  /// One optimizer step from `accumulation` batches; false if nothing could be applied.
-  bool run_step(MetricSums& sums, double& norm);
+  /// The sums of `accumulation` batches, all and by source, and their gradients in the optimizer.
+  /// `step` notes the batches, should something be wrong with them.
+  MetricSums run_micro_steps(BadStep& step, std::vector<MetricSums>& by_source);
+  /// One optimizer step; false if nothing could be applied.
+  bool run_step(LoggedSteps& line);
+  /// Writes the batches down and counts. Errors: DivergenceError when it is too often in a row.
+  void refuse_step(const BadStep& step);
+  /// After a step: a line of metrics, an evaluation, a checkpoint, each when it is due.
+  void report(RunLog& log, LoggedSteps& line, double seconds);
+  void evaluate(LoggedSteps& line);
+  void save();
+  void write_export() const;
+  bool is_past_end(const data::DataCursor& cursor);
   int64_t count_total_steps();
-  void write_metrics(const MetricSums& sums, double norm, double seconds, int64_t steps);
-  void drop_metrics_after(int64_t step) const;
-  void save() {
-    write_checkpoint(settings_.out, drafter_, optimizer_, progress_, settings_.keep_last);
-  }
+  void log_sources() const;
 
   const model::Target& target_;
   model::Drafter drafter_;
   torch::Tensor lm_head_;  // [V, D] in the drafter's dtype
   data::BatchSource source_;
+  std::optional<data::BatchSource> held_out_;
   LossSettings loss_;
+  model::ForwardPlan plan_;
   TrainSettings settings_;
   AdamW optimizer_;
   Schedule schedule_;
   TrainProgress progress_;
+  RunStamp stamp_;
+  CheckpointWriter writer_;
+  int64_t saved_step_ = -1;  // of the newest checkpoint
   int64_t failed_in_a_row_ = 0;
 };
 

@@ -227,6 +227,22 @@ TEST_F(Probe, WritesStatisticsOfABfloat16LossInFloat32) {
   EXPECT_NEAR(output.tensor("ce")[0].item<double>(), std::log(3.0), 1e-6);
 }
 
+TEST_F(Probe, WritesTheDraftTreeOfLogits) {
+  const auto logits = golden("ddtree/logits-2.safetensors").tensor("logits");
+  const auto cases = formats::read_json_file(fixture("ddtree/expected.json"));
+  const auto& item = cases[7];
+  ASSERT_EQ(item.at("seed").get<int>(), 2);
+  const auto output =
+      run({{"logits", logits}}, {"tree", fmt::format("--budget={}", item.at("budget").get<int>())});
+  for (const char* name : {"tokens", "depths", "parents"})
+    EXPECT_TRUE(output.tensor(name).equal(
+        torch::tensor(item.at(name).get<std::vector<int64_t>>(), torch::kLong)))
+        << name;
+  const auto none = run({{"logits", logits}}, {"tree", "--budget=0"});
+  for (const char* name : {"tokens", "depths", "parents"})
+    expect_kind(none.tensor(name), {0}, torch::kLong);
+}
+
 TEST_F(Probe, DecodesAsTheReferenceLoop) {
   const auto cases = formats::read_json_file(fixture("decode/expected.json"));
   for (const size_t i : {3U}) {
@@ -242,6 +258,21 @@ TEST_F(Probe, DecodesAsTheReferenceLoop) {
     EXPECT_TRUE(output.tensor("output").equal(as_ids("output")));
     EXPECT_TRUE(output.tensor("acceptance_lengths").equal(as_ids("acceptance_lengths")));
   }
+}
+
+TEST_F(Probe, DecodesATreeToTheSameOutput) {
+  const auto item = formats::read_json_file(fixture("decode/expected.json"))[3];
+  const auto prompt = item.at("prompt").get<std::vector<int64_t>>();
+  const auto output =
+      run({{"prompt", torch::tensor(prompt, torch::kLong)}},
+          Arguments{
+              "decode", "--method=tree", "--eval.tree_budget=60", "--eval.max_new_tokens=40",
+              "--eval.ignore_stop=true"} +
+              use("decode/target", "decode/drafter"));
+  const auto expected = item.at("output").get<std::vector<int64_t>>();
+  EXPECT_TRUE(output.tensor("output").equal(torch::tensor(expected, torch::kLong)));
+  const auto rounds = static_cast<int64_t>(item.at("acceptance_lengths").size());
+  EXPECT_LT(output.tensor("acceptance_lengths").size(0), rounds);
 }
 
 }  // namespace

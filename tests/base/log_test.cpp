@@ -72,6 +72,21 @@ TEST(Log, AppendsToTheCopyOfAnEarlierRun) {
   EXPECT_EQ(read_lines(folder / "log.txt"), (std::vector<std::string>{"first run", "second run"}));
 }
 
+TEST(Log, BeginsTheCopyWithTheLinesThatWereKept) {
+  const TempFolder folder;
+  ::testing::internal::CaptureStderr();
+  log_line("too early");
+  keep_lines_for_copy();
+  log_line("early");
+  log_to_copy_only("a bar");
+  copy_log_to(folder / "log.txt");
+  log_line("late");
+  stop_log_copy();
+  log_line("after");
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(read_lines(folder / "log.txt"), (std::vector<std::string>{"early", "a bar", "late"}));
+}
+
 TEST(Log, KeepsLinesOfSeveralThreadsWhole) {
   const TempFolder folder;
   constexpr int kThreads = 4;

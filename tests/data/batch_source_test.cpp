@@ -31,6 +31,8 @@ struct Limits {
   int64_t num_buckets = 6;
   int64_t num_anchors = 1024;
   int64_t seed = 0;
+  std::string batching = "bucket";
+  double held_out = 0;
 };
 
 BatchSource make_source(const std::vector<TokenSequence>& sequences, const Limits& limits) {
@@ -41,6 +43,8 @@ BatchSource make_source(const std::vector<TokenSequence>& sequences, const Limit
   settings.num_buckets = limits.num_buckets;
   settings.num_anchors = limits.num_anchors;
   settings.seed = limits.seed;
+  settings.batching = limits.batching;
+  settings.held_out = limits.held_out;
   const TempFolder folder;
   const auto path = testing::write_dataset_folder(folder, "d", sequences);
   // The mapped shard stays readable after the folder is gone.
@@ -60,7 +64,9 @@ void expect_report(const DataReport& report, const DataReport& wanted) {
   EXPECT_EQ(report.cut, wanted.cut);
   EXPECT_EQ(report.too_long, wanted.too_long);
   EXPECT_EQ(report.no_anchor, wanted.no_anchor);
-  EXPECT_EQ(report.read, report.trained + report.too_long + report.no_anchor);
+  EXPECT_EQ(report.held_out, wanted.held_out);
+  EXPECT_EQ(report.windowed, wanted.windowed);
+  EXPECT_EQ(report.read, report.trained + report.held_out + report.too_long + report.no_anchor);
 }
 
 // F09: 40 tokens, supervised from 30 on.
@@ -109,6 +115,59 @@ TEST(BatchSource, SkipsLongSequencesInsteadOfCuttingWhenAsked) {
   const auto source = make_source(
       {supervised(8, 0, 8), supervised(9, 0, 9)}, {.overlong = "skip", .max_length = 8});
   expect_report(source.report(), {.read = 2, .trained = 1, .too_long = 1});
+}
+
+TEST(BatchSource, TrainsAllTokensOfALongSequenceInWindows) {
+  std::vector<TokenSequence> sequences = {
+      make_sequence(8, 0, 1), make_sequence(21, 0, 2), make_sequence(30, 29, 3)};
+  sequences[1].mask[9] = 0;
+  auto source =
+      make_source(sequences, {.overlong = "window", .max_length = 8, .tokens_per_batch = 8});
+  expect_report(source.report(), {.read = 3, .trained = 2, .windowed = 1, .no_anchor = 1});
+  ASSERT_EQ(source.batches_of_epoch(0), 4);
+  std::vector<int64_t> begins;
+  for (int64_t i = 0; i < 4; ++i) {
+    const auto batch = source.read({0, i}, kRule);
+    ASSERT_EQ(batch.tokens.parts.size(), 1U);
+    const RowPart part = batch.tokens.parts[0];
+    if (part.sequence == 0) continue;
+    begins.push_back(part.sequence_begin);
+    const auto& ids = sequences[1].ids;
+    const std::vector<int64_t> wanted(
+        ids.begin() + part.sequence_begin, ids.begin() + part.sequence_begin + part.length);
+    EXPECT_TRUE(torch::equal(batch.tokens.ids[0], torch::tensor(wanted, torch::kLong)));
+    EXPECT_EQ(batch.tokens.mask.eq(0).sum().item<int64_t>(), part.sequence_begin == 8 ? 1 : 0);
+  }
+  std::sort(begins.begin(), begins.end());
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 8, 16}));
+}
+
+TEST(BatchSource, KeepsAShareForEvaluationThatIsNeverTrained) {
+  std::vector<TokenSequence> sequences;
+  for (uint64_t i = 0; i < 40; ++i)
+    sequences.push_back(make_sequence(10, 0, i));
+  const auto numbers = [](BatchSource& source, int64_t epoch) {
+    std::vector<int64_t> all;
+    for (int64_t i = 0; i < source.batches_of_epoch(epoch); ++i)
+      for (const int64_t number : source.read({epoch, i}, kRule).tokens.sequences)
+        all.push_back(number);
+    return all;
+  };
+  auto source = make_source(sequences, {.tokens_per_batch = 30, .held_out = 0.2});
+  expect_report(source.report(), {.read = 40, .trained = 32, .held_out = 8});
+  auto held_out = source.held_out();
+  ASSERT_TRUE(held_out.has_value());
+  const auto kept = numbers(*held_out, 0);
+  EXPECT_EQ(kept.size(), 8U);
+  auto all = numbers(source, 0);
+  EXPECT_EQ(all.size(), 32U);
+  all.insert(all.end(), kept.begin(), kept.end());
+  std::sort(all.begin(), all.end());
+  for (int64_t i = 0; i < 40; ++i)
+    EXPECT_EQ(all[static_cast<size_t>(i)], i);
+  EXPECT_FALSE(make_source(sequences, {}).held_out().has_value());
+  expect_error<DataError>(
+      [&] { make_source({sequences[0]}, {.held_out = 0.1}); }, {"data.held_out"});
 }
 
 TEST(BatchSource, RefusesADatasetWithNothingToTrain) {
@@ -198,6 +257,18 @@ TEST_F(BatchOrder, IsTheSameWhenReadingStartsAtACursor) {
     auto resumed = source();
     expect_same(resumed.read(wanted[i].first, kRule), wanted[i].second);
   }
+}
+
+// A batch that was read ahead for another place or another rule is not given out.
+TEST_F(BatchOrder, DoesNotDependOnWhatWasReadBefore) {
+  auto jumping = source();
+  const BlockRule other{6, 198, 0};
+  jumping.read({}, kRule);
+  expect_same(jumping.read({0, 1}, other), source().read({0, 1}, other));
+  expect_same(jumping.read({1, 2}, kRule), source().read({1, 2}, kRule));
+  expect_same(jumping.read({0, 1}, kRule), source().read({0, 1}, kRule));
+  BatchSource moved = std::move(jumping);
+  expect_same(moved.read({0, 2}, kRule), source().read({0, 2}, kRule));
 }
 
 TEST_F(BatchOrder, GoesOnWithTheNextEpochPastTheEndOfOne) {

@@ -37,7 +37,8 @@ Places places_of(const Anchors& anchors, const std::vector<int64_t>& sequences) 
 
 std::vector<int64_t> positions_of(const BlockRows& rows, const AnchorRule& rule) {
   std::vector<int64_t> positions;
-  for (const auto& [sequence, position] : places_of(choose_anchors(rows, {0}, rule), {0}))
+  for (const auto& [sequence, position] :
+       places_of(choose_anchors(rows, std::vector<int64_t>{0}, rule), {0}))
     positions.push_back(position);
   return positions;
 }
@@ -56,7 +57,7 @@ TEST(ChooseAnchors, NeedsTwoSupervisedTokensOfOneDocument) {
 TEST(ChooseAnchors, SortsARowAndPadsItAtItsEnd) {
   auto rows = all_supervised(2, 9);
   rows.mask[1].slice(0, 3).zero_();
-  const auto anchors = choose_anchors(rows, {0, 1}, {.num_anchors = 100});
+  const auto anchors = choose_anchors(rows, std::vector<int64_t>{0, 1}, {.num_anchors = 100});
   EXPECT_TRUE(torch::equal(
       anchors.positions, torch::tensor({0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 0, 0, 0, 0, 0, 0})
                              .to(torch::kLong)
@@ -69,7 +70,8 @@ TEST(ChooseAnchors, SortsARowAndPadsItAtItsEnd) {
 TEST(ChooseAnchors, GivesOneBlockThatIsNotKeptWhenNothingIsEligible) {
   for (const std::vector<int64_t>& mask :
        {std::vector<int64_t>{0, 0, 0}, {1, 0, 0}, {0, 0, 1}, {1, 0, 1}, {1}}) {
-    const auto anchors = choose_anchors(with_mask(mask), {0}, {.num_anchors = 5});
+    const auto anchors =
+        choose_anchors(with_mask(mask), std::vector<int64_t>{0}, {.num_anchors = 5});
     EXPECT_EQ(anchors.positions.sizes(), (std::vector<int64_t>{1, 1}));
     EXPECT_FALSE(anchors.keep.any().item<bool>());
   }
@@ -85,7 +87,7 @@ TEST(ChooseAnchors, GivesASequenceTheSameKeysInAnyBatch) {
     // Alone and with padding behind it, as in a batch of longer sequences.
     auto rows = all_supervised(1, 80);
     rows.mask.slice(1, 50).zero_();
-    apart.merge(places_of(choose_anchors(rows, {sequence}, rule), {sequence}));
+    apart.merge(places_of(choose_anchors(rows, std::vector<int64_t>{sequence}, rule), {sequence}));
   }
   EXPECT_EQ(together.size(), 15U);
   EXPECT_EQ(together, apart);
@@ -96,7 +98,8 @@ TEST(ChooseAnchors, DependsOnSeedEpochAndSequence) {
   const auto draw = [&](uint64_t seed, uint64_t epoch, int64_t sequence) {
     const AnchorRule rule{.num_anchors = 20, .seed = seed, .epoch = epoch};
     std::vector<int64_t> positions;
-    for (const auto& place : places_of(choose_anchors(rows, {sequence}, rule), {sequence}))
+    for (const auto& place :
+         places_of(choose_anchors(rows, std::vector<int64_t>{sequence}, rule), {sequence}))
       positions.push_back(place.second);
     return positions;
   };
@@ -132,10 +135,10 @@ TEST(ChooseAnchors, TakesTheSmallestKeysOfTheWholeBatch) {
 
 TEST(ChooseAnchors, OffersTheSmallestKeysOfASequenceUpToItsCap) {
   const auto rows = all_supervised(2, 100);
-  const auto all = choose_anchors(rows, {0, 1}, {.num_anchors = 1000});
+  const auto all = choose_anchors(rows, std::vector<int64_t>{0, 1}, {.num_anchors = 1000});
   EXPECT_EQ(all.keep.sum().item<int64_t>(), 2 * 99);
-  const auto capped =
-      choose_anchors(rows, {0, 1}, {.num_anchors = 1000, .anchors_per_sequence = 7});
+  const auto capped = choose_anchors(
+      rows, std::vector<int64_t>{0, 1}, {.num_anchors = 1000, .anchors_per_sequence = 7});
   EXPECT_EQ(capped.keep[0].sum().item<int64_t>(), 7);
   EXPECT_EQ(capped.keep[1].sum().item<int64_t>(), 7);
 }
@@ -157,12 +160,38 @@ TEST(ChooseAnchors, DrawsUniformlyFromLongAndShortSequences) {
     EXPECT_NEAR(static_cast<double>(count), 100, 6 * std::sqrt(80.0)) << place.second;
 }
 
-TEST(HasEligibleAnchor, NeedsTwoSupervisedTokensInARow) {
-  EXPECT_TRUE(has_eligible_anchor({0, 1, 1}));
-  EXPECT_FALSE(has_eligible_anchor({1, 0, 1}));
-  EXPECT_FALSE(has_eligible_anchor({0, 0, 1}));
-  EXPECT_FALSE(has_eligible_anchor({1}));
-  EXPECT_FALSE(has_eligible_anchor({}));
+// Packed rows: the keys are those that the sequences have in rows of their own.
+TEST(ChooseAnchors, GivesAPackedSequenceTheKeysItHasAlone) {
+  const AnchorRule rule{.num_anchors = 14, .anchors_per_sequence = 5, .seed = 3, .epoch = 2};
+  const auto apart = places_of(
+      choose_anchors(all_supervised(3, 40), std::vector<int64_t>{7, 40, 2}, rule), {7, 40, 2});
+  auto rows = all_supervised(2, 90);
+  rows.document_ids = torch::full({2, 90}, -1, torch::kLong);
+  rows.document_ids[0].slice(0, 0, 40).fill_(0);
+  rows.document_ids[0].slice(0, 40, 80).fill_(1);
+  rows.document_ids[1].slice(0, 0, 40).fill_(0);
+  const std::vector<RowPart> parts = {{0, 0, 40, 40, 0}, {0, 40, 40, 2, 0}, {1, 0, 40, 7, 0}};
+  const auto anchors = choose_anchors(rows, parts, rule);
+  Places together;
+  for (int64_t b = 0; b < 2; ++b) {
+    for (int64_t n = 0; n < anchors.keep.size(1); ++n) {
+      if (!anchors.keep[b][n].item<bool>()) continue;
+      const int64_t place = anchors.positions[b][n].item<int64_t>();
+      const int64_t sequence = b == 1 ? 7 : place < 40 ? 40 : 2;
+      together.emplace(sequence, place % 40);
+    }
+  }
+  EXPECT_EQ(together.size(), 14U);
+  EXPECT_EQ(together, apart);
+}
+
+TEST(FindFirstAnchor, NeedsTwoSupervisedTokensInARow) {
+  EXPECT_EQ(find_first_anchor({0, 1, 1}), 1);
+  EXPECT_EQ(find_first_anchor({1, 1, 1}), 0);
+  EXPECT_EQ(find_first_anchor({1, 0, 1}), -1);
+  EXPECT_EQ(find_first_anchor({0, 0, 1}), -1);
+  EXPECT_EQ(find_first_anchor({1}), -1);
+  EXPECT_EQ(find_first_anchor({}), -1);
 }
 
 }  // namespace

@@ -257,5 +257,40 @@ TEST(DraftBlocks, RefuseTensorsThatDoNotFit) {
       {"input_ids"});
 }
 
+TEST(JoinRows, LeavesOutWhatIsNotKeptAndMovesRowsBehindEachOther) {
+  const BlockRows rows{
+      torch::arange(20, torch::kLong).view({2, 10}), torch::ones({2, 10}, torch::kByte), {}};
+  const auto apart = make_draft_blocks(
+      rows,
+      {torch::tensor({3, 7, 5, 0}, torch::kLong).view({2, 2}),
+       torch::tensor({true, true, true, false}).view({2, 2})},
+      {4, 99, 0});
+  const auto joined = join_rows(apart);
+  const auto is = [](const torch::Tensor& tensor, std::vector<int64_t> values) {
+    return tensor.flatten().equal(torch::tensor(values, torch::kLong));
+  };
+  EXPECT_EQ(joined.num_rows, 2);
+  EXPECT_TRUE(is(joined.layout.anchors, {3, 7, 15}));
+  EXPECT_TRUE(is(joined.layout.context_begin, {0, 0, 10}));
+  EXPECT_TRUE(joined.layout.keep.all().item<bool>());
+  EXPECT_TRUE(is(joined.positions[0][2], {5, 6, 7, 8}));  // of its own sequence
+  EXPECT_TRUE(is(joined.context_positions[0].narrow(0, 9, 3), {9, 0, 1}));
+  EXPECT_TRUE(is(joined.teacher_rows[0][0], {-1, 3, 4, 5}));
+  EXPECT_TRUE(is(joined.teacher_rows[0][1], {-1, 7, 8, -1}));  // the row ends at 9
+  EXPECT_TRUE(is(joined.teacher_rows[0][2], {-1, 15, 16, 17}));
+  EXPECT_TRUE(joined.labels[0][2].equal(apart.labels[1][0]));
+  EXPECT_EQ(joined.block_ids[0][2][0].item<int64_t>(), 15);
+}
+
+TEST(JoinRows, KeepsOneBlockWhereNoneIsKept) {
+  const BlockRows rows{
+      torch::zeros({2, 5}, torch::kLong), torch::zeros({2, 5}, torch::kByte), {}};
+  const auto joined = join_rows(make_draft_blocks(
+      rows, {torch::zeros({2, 1}, torch::kLong), torch::zeros({2, 1}, torch::kBool)}, {4, 9, 0}));
+  EXPECT_EQ(joined.layout.keep.sizes(), (at::IntArrayRef{1, 1}));
+  EXPECT_FALSE(joined.layout.keep.any().item<bool>());
+  EXPECT_EQ(joined.weights.sum().item<double>(), 0);
+}
+
 }  // namespace
 }  // namespace draftsmith::data

@@ -146,7 +146,41 @@ TEST(LengthBuckets, LeaveLittlePaddingOnChatData) {
   const Batches batches = plan_epoch(lengths, limits, 0, 0);
   expect_valid(batches, lengths, limits);
   // Batches of neighbours in the shuffled order lose more than half on such data.
-  EXPECT_LT(padding_share(lengths, batches), 0.05);
+  EXPECT_LT(padding_share(lengths, batches), 0.03);
+}
+
+TEST(BucketEnds, LeaveTheLeastPadding) {
+  // Two clusters: three buckets cut between them and once more inside the wider one.
+  const Lengths lengths = {10, 11, 12, 100, 120, 200, 210};
+  EXPECT_EQ(choose_bucket_ends(lengths, 1), (Lengths{211}));
+  EXPECT_EQ(choose_bucket_ends(lengths, 2), (Lengths{13, 211}));
+  EXPECT_EQ(choose_bucket_ends(lengths, 3), (Lengths{13, 121, 211}));
+  EXPECT_EQ(choose_bucket_ends({5, 5, 5}, 6), (Lengths{6}));
+  EXPECT_EQ(choose_bucket_ends({7, 5}, 6), (Lengths{6, 8}));
+}
+
+TEST(BucketEnds, AreAsGoodAsAnyOther) {
+  std::mt19937_64 generator(3);
+  const auto cost = [](const Lengths& lengths, const Lengths& ends) {
+    int64_t padded = 0;
+    for (const int64_t length : lengths)
+      padded += *std::upper_bound(ends.begin(), ends.end(), length) - 1;
+    return padded;
+  };
+  for (int round = 0; round < 50; ++round) {
+    Lengths lengths(12);
+    for (auto& length : lengths)
+      length = 1 + static_cast<int64_t>(generator() % 40);
+    const int64_t best = cost(lengths, choose_bucket_ends(lengths, 3));
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    for (int64_t a = 2; a <= longest; ++a)
+      for (int64_t b = a + 1; b <= longest; ++b)
+        ASSERT_LE(best, cost(lengths, {a, b, longest + 1})) << round;
+  }
+}
+
+TEST(BucketEnds, CountABatchByItsLongestSequence) {
+  EXPECT_EQ(count_by_bucket({1, 4, 5, 9}, {{0, 1}, {0, 2}, {3}, {1}}, {5, 10}), (Lengths{2, 2}));
 }
 
 TEST(PaddingShare, CountsRowsTimesTheLongest) {

@@ -17,6 +17,7 @@ TEST(DataSettings, HaveTheKeysAndDefaultsOfTheInterface) {
   const std::vector<std::pair<const char*, const char*>> wanted = {
       {"data.path", ""},
       {"data.split", ""},
+      {"data.batching", "bucket"},
       {"data.overlong", "cut"},
       {"data.max_length", "8192"},
       {"data.tokens_per_batch", "49152"},
@@ -24,7 +25,8 @@ TEST(DataSettings, HaveTheKeysAndDefaultsOfTheInterface) {
       {"data.max_sequences_per_batch", "64"},
       {"data.num_anchors", "1024"},
       {"data.anchors_per_sequence", "0"},
-      {"data.seed", "0"}};
+      {"data.seed", "0"},
+      {"data.held_out", "0"}};
   for (const auto& [key, value] : wanted) {
     ASSERT_NE(fields.find(key), nullptr) << key;
     EXPECT_EQ(fields.find(key)->print(), value) << key;

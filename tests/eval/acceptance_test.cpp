@@ -114,5 +114,26 @@ TEST(Acceptance, HasAnIntervalOfNoWidthWhenAllResponsesAreAlike) {
   EXPECT_EQ(report.pooled_95.high, 3);
 }
 
+TEST(Acceptance, ComparesTwoSidesPromptByPrompt) {
+  // Prompts differ by up to 3 tokens a round, the two sides by half a token on each.
+  std::vector<std::vector<Round>> left;
+  std::vector<std::vector<Round>> right;
+  for (int64_t i = 0; i < 30; ++i) {
+    const int64_t tokens = 1 + i % 3;
+    left.push_back(repeat(10, tokens));
+    right.push_back(repeat(5, tokens));
+    for (const Round& round : repeat(5, tokens + 1))
+      right.back().push_back(round);
+  }
+  const auto difference = compare_acceptance(left, right);
+  EXPECT_DOUBLE_EQ(difference.value, 0.5);
+  EXPECT_NEAR(difference.interval_95.low, 0.5, 1e-12);
+  EXPECT_NEAR(difference.interval_95.high, 0.5, 1e-12);
+  EXPECT_GT(
+      report_acceptance(left, 4).pooled_95.high - report_acceptance(left, 4).pooled_95.low, 0.3);
+  EXPECT_DOUBLE_EQ(compare_acceptance(right, left).value, -0.5);
+  EXPECT_EQ(compare_acceptance({{}}, {{}}).value, 0);
+}
+
 }  // namespace
 }  // namespace draftsmith::eval

@@ -16,21 +16,13 @@
 namespace draftsmith::eval {
 namespace {
 
+using testing::decode_chain;
 using testing::decode_drafter;
 using testing::decode_target;
+using testing::plain_answer;
 using testing::read_decode_cases;
+using testing::round_lengths;
 using Ids = std::vector<int64_t>;
-
-Ids round_lengths(const SpeculativeAnswer& answer) {
-  Ids lengths;
-  for (const auto& round : answer.rounds)
-    lengths.push_back(static_cast<int64_t>(round.size()));
-  return lengths;
-}
-
-Ids plain_answer(const model::Target& target, const Ids& prompt, const DecodeLimits& limits) {
-  return decode_greedily(target, {prompt}, limits).front();
-}
 
 TEST(SpeculativeDecode, EqualsTheReferenceLoop) {
   for (const auto& item : read_decode_cases()) {

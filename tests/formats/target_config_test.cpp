@@ -70,6 +70,53 @@ TEST(TargetConfig, ReadsTheQwen3Fixture) {
   EXPECT_EQ(config.rope.theta, 1000000);
 }
 
+TEST(TargetConfig, ReadsTheHybridFixtureFlatAndNested) {
+  const Json flat = config_of("targets/qwen3_5-tiny");
+  Json nested = {{"model_type", "qwen3_5"}, {"text_config", flat}, {"eos_token_id", {5, 6}}};
+  nested["text_config"].erase("eos_token_id");
+  for (const Json& json : {flat, nested}) {
+    const auto config = read_target(json);
+    EXPECT_TRUE(config.is_hybrid());
+    EXPECT_TRUE(config.has_qk_norm());
+    EXPECT_EQ(config.num_layers, 8);
+    EXPECT_EQ(config.head_dim, 32);
+    EXPECT_EQ(config.rotary_dim, 8);
+    EXPECT_EQ(
+        config.is_linear,
+        (std::vector<bool>{true, true, true, false, true, true, true, false}));
+    EXPECT_EQ(config.linear.num_key_heads, 2);
+    EXPECT_EQ(config.linear.num_value_heads, 4);
+    EXPECT_EQ(config.linear.key_head_dim, 16);
+    EXPECT_EQ(config.linear.value_head_dim, 16);
+    EXPECT_EQ(config.linear.conv_taps, 4);
+    EXPECT_EQ(config.rope.theta, 10000);
+  }
+  EXPECT_EQ(read_target(nested).eos_token_ids, (Ids{5, 6}));
+}
+
+TEST(TargetConfig, RefusesHybridSettingsThatItDoesNotHave) {
+  const Json good = config_of("targets/qwen3_5-tiny");
+  const auto refuse = [&](const char* key, const Json& value) {
+    Json json = good;
+    json[key] = value;
+    expect_error<DataError>([&] { read_target(json); }, {key});
+  };
+  refuse("attn_output_gate", false);
+  refuse("linear_num_value_heads", 3);
+  refuse("linear_conv_kernel_dim", 0);
+  refuse("head_dim", nullptr);
+  refuse("linear_key_head_dim", nullptr);
+  Json json = good;
+  json["layer_types"][1] = "sliding_attention";
+  expect_error<DataError>([&] { read_target(json); }, {"layer_types", "sliding_attention"});
+  json = good;
+  json["layer_types"].erase(0);
+  expect_error<DataError>([&] { read_target(json); }, {"layer_types", "8 entries"});
+  json = good;
+  json["rope_parameters"]["partial_rotary_factor"] = 1.5;
+  expect_error<DataError>([&] { read_target(json); }, {"partial_rotary_factor"});
+}
+
 TEST(TargetConfig, DerivesHeadDimAndKeyHeadsThatAreNotStated) {
   Json json = config_of(kLlama);
   json.erase("head_dim");
@@ -92,7 +139,7 @@ TEST(TargetConfig, NamesAModelTypeItDoesNotKnow) {
     Json json = config_of(kLlama);
     json["model_type"] = type;
     expect_error<DataError>(
-        [&] { read_target(json); }, {"model_type", "llama or qwen3", type, "config.json"});
+        [&] { read_target(json); }, {"model_type", "llama, qwen3, qwen3_5", type, "config.json"});
   }
 }
 

@@ -110,7 +110,7 @@ TEST(DrafterInit, MakesUsableDraftersOfBothTargetsInBothDtypes) {
         settings.dtype = dtype;
         const auto drafter = make_drafter(settings, {}, target, sample(), 1);
         EXPECT_EQ(drafter.dtype(), parse_dtype(dtype));
-        auto cache = drafter.make_cache(20);
+        auto cache = drafter.make_cache(1, 20);
         const auto features = target.forward(sample().narrow(0, 0, 1), {0, 2}).features;
         drafter.append_context(cache, features.to(drafter.dtype()));
         const auto block = torch::tensor({3, 205, 205, 205}, torch::kLong).view({1, 4});

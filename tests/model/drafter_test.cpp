@@ -60,7 +60,7 @@ TEST_P(DrafterFixture, SaysTheSameInTrainingAndInDecoding) {
   const auto trained = drafter.forward(embed_block(blocks.block_ids), features, blocks);
   for (int64_t n = 0; n < N; ++n) {
     const int64_t anchor = anchors[static_cast<size_t>(n)];
-    auto cache = drafter.make_cache(S);
+    auto cache = drafter.make_cache(1, S);
     const int64_t first = anchor / 3;  // the context arrives in two pieces
     if (first > 0) drafter.append_context(cache, features.narrow(1, 0, first));
     if (anchor > first) drafter.append_context(cache, features.narrow(1, first, anchor - first));
@@ -142,7 +142,7 @@ TEST(Drafter, LimitsItsSlidingLayersByTheWindow) {
   checkpoint.config["sliding_window"] = 1000;
   const auto wide = Drafter::load(checkpoint.write(), torch::kFloat);
   const auto draft = [](const Drafter& drafter) {
-    auto cache = drafter.make_cache(40);
+    auto cache = drafter.make_cache(1, 40);
     drafter.append_context(cache, random_normal({1, 30, 128}, 1).to(torch::kFloat));
     return drafter.draft(random_normal({1, 4, 64}, 2).to(torch::kFloat), cache);
   };
@@ -151,7 +151,7 @@ TEST(Drafter, LimitsItsSlidingLayersByTheWindow) {
 
 TEST(Drafter, RefusesFeaturesOfAnotherWidth) {
   const auto drafter = Drafter::load(fixture("drafter/full"), torch::kFloat);
-  auto cache = drafter.make_cache(4);
+  auto cache = drafter.make_cache(1, 4);
   expect_error<ShapeError>(
       [&] {
         drafter.append_context(cache, torch::zeros({1, 2, 64}));

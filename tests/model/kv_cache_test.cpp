@@ -11,13 +11,15 @@ namespace {
 
 using testing::max_difference;
 
-constexpr double kTolerance = 1e-5;  // the same float32 sums in another order
 const std::vector<int64_t> kLayers = {0, 1, 2, 3};
 
 struct KvCacheForward : ::testing::TestWithParam<const char*> {
   Target target = testing::load_target(GetParam());
   torch::Tensor ids = torch::tensor(testing::make_ids(26, 211, 1), torch::kLong).view({2, 13});
   TargetStates whole = target.forward(ids, kLayers);
+  // The same float32 sums in another order; the hybrid's small values before its gated norm
+  // make errors some ten times as large.
+  double tolerance = target.config().is_hybrid() ? 1e-4 : 1e-5;
 
   void expect_columns(
       const TargetStates& part,
@@ -28,10 +30,10 @@ struct KvCacheForward : ::testing::TestWithParam<const char*> {
     EXPECT_LE(
         max_difference(
             part.features[row].narrow(0, 0, count), whole.features[b].narrow(0, begin, count)),
-        kTolerance);
+        tolerance);
     EXPECT_LE(
         max_difference(part.last[row].narrow(0, 0, count), whole.last[b].narrow(0, begin, count)),
-        kTolerance);
+        tolerance);
   }
 };
 
@@ -63,22 +65,6 @@ TEST_P(KvCacheForward, EqualsTheWholeForwardWithRowsOfDifferentLengths) {
   expect_columns(third, 1, 1, 6, 3);
 }
 
-TEST_P(KvCacheForward, ForgetsTokensThatWereCutOff) {
-  auto cache = target.make_cache(2, 20);
-  target.forward(ids.narrow(1, 0, 5), kLayers, cache);
-  target.forward(torch::full({2, 7}, 99, torch::kLong), kLayers, cache);
-  cache.truncate({5, 4});
-  const auto next = torch::stack({ids[0].narrow(0, 5, 3), ids[1].narrow(0, 4, 3)});
-  const auto part = target.forward(next, kLayers, cache);
-  auto clean = target.make_cache(2, 20);
-  target.forward(ids.narrow(1, 0, 5), kLayers, clean, {5, 4});
-  const auto never_seen = target.forward(next, kLayers, clean);
-  EXPECT_TRUE(part.features.equal(never_seen.features));
-  EXPECT_TRUE(part.last.equal(never_seen.last));
-  expect_columns(part, 0, 0, 5, 3);
-  expect_columns(part, 1, 1, 4, 3);
-}
-
 TEST_P(KvCacheForward, GoesOnWithTheSelectedRows) {
   auto cache = target.make_cache(2, 20);
   target.forward(ids.narrow(1, 0, 6), kLayers, cache, {6, 2});
@@ -96,10 +82,8 @@ TEST_P(KvCacheForward, GoesOnWithTheSelectedRows) {
 INSTANTIATE_TEST_SUITE_P(
     Targets,
     KvCacheForward,
-    ::testing::Values("targets/llama-tiny", "targets/qwen3-tiny"),
-    [](const auto& tested) {
-      return std::string(tested.param).find("llama") != std::string::npos ? "llama" : "qwen3";
-    });
+    ::testing::Values("targets/llama-tiny", "targets/qwen3-tiny", "targets/qwen3_5-tiny"),
+    [](const auto& tested) { return testing::short_name(tested.param); });
 
 TEST(KvCache, WritesAtTheLengthOfEachRow) {
   KvCache cache(1, 2, 6, 1, 2, torch::kFloat);
@@ -114,15 +98,26 @@ TEST(KvCache, WritesAtTheLengthOfEachRow) {
   EXPECT_EQ(cache.lengths(), (std::vector<int64_t>{1, 3}));
 }
 
-TEST(KvCache, RefusesToOverflowOrToGrowByTruncation) {
+TEST(KvCache, KeepsAPathOfTheTokensWrittenLast) {
+  KvCache cache(1, 2, 8, 1, 1, torch::kFloat);
+  cache.advance({1, 2});
+  const auto tokens = torch::arange(10).view({2, 5, 1, 1}).to(torch::kFloat);
+  cache.write(0, tokens, -tokens);
+  cache.keep({{0, 2, 4}, {0}});
+  EXPECT_EQ(cache.lengths(), (std::vector<int64_t>{4, 3}));
+  EXPECT_TRUE(cache.keys(0)[0].flatten().narrow(0, 0, 4).equal(torch::tensor({0.F, 0.F, 2.F, 4.F})));
+  EXPECT_EQ(cache.values(0)[1][2].item<float>(), -5);
+}
+
+TEST(KvCache, RefusesToOverflowOrToKeepWhatIsNoPath) {
   KvCache cache(1, 1, 4, 1, 2, torch::kFloat);
   cache.advance({3});
   EXPECT_THROW(
       cache.write(0, torch::ones({1, 2, 1, 2}), torch::ones({1, 2, 1, 2})), std::logic_error);
-  EXPECT_THROW(cache.truncate({4}), std::logic_error);
-  EXPECT_THROW(cache.truncate({-1}), std::logic_error);
+  EXPECT_THROW(cache.keep({{0, 0}}), std::logic_error);
+  EXPECT_THROW(cache.keep({{1}}), std::logic_error);
   EXPECT_THROW(cache.advance({1, 1}), std::logic_error);
-  EXPECT_NO_THROW(cache.truncate({0}));
+  EXPECT_NO_THROW(cache.keep({{0}}));
 }
 
 }  // namespace

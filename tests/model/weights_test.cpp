@@ -120,6 +120,7 @@ TEST(Weights, IncludeTheBiasesThatTheConfigAsksFor) {
   config.num_heads = 2;
   config.num_kv_heads = 1;
   config.head_dim = 4;
+  config.is_linear = {false};
   const auto list = [&] {
     std::map<std::string, std::vector<int64_t>> shapes;
     for (const WeightSpec& spec : list_target_weights(config))

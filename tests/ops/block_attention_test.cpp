@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/ops/block_methods.h"
 
 #include "tests/support/golden.h"
 #include "tests/support/reference.h"
@@ -20,155 +21,274 @@ using testing::numeric_gradient;
 using testing::random_normal;
 using torch::Tensor;
 
+constexpr AttentionMethod kMethods[] = {
+    AttentionMethod::kBlock, AttentionMethod::kGather, AttentionMethod::kDense};
+
 struct Inputs {
-  Tensor query, key, value, mask;
+  BlockAttentionInputs tensors;
+  BlockLayout layout;
+  BlockVisibility visibility;
 };
 
 /// B = 2, two blocks of K = 3, S = 5, H = 4, G = 2, E = 4; block 1 of row 1 is not kept.
-Inputs make_inputs(torch::ScalarType dtype = torch::kDouble, bool keeps_last = false) {
+Inputs make_inputs(torch::ScalarType dtype = torch::kDouble) {
   BlockLayout layout{
       torch::tensor({0, 3, 2, 4}, torch::kLong).view({2, 2}), torch::ones({2, 2}, torch::kBool),
       torch::zeros({2, 2}, torch::kLong), 3};
-  layout.keep[1][1].fill_(keeps_last);
+  layout.keep[1][1].fill_(false);
   return {
-      random_normal({2, 6, 4, 4}, 1).to(dtype), random_normal({2, 11, 2, 4}, 2).to(dtype),
-      random_normal({2, 11, 2, 4}, 3).to(dtype), make_block_mask(layout, {3, true}, 5)};
+      {random_normal({2, 6, 4, 4}, 1).to(dtype), random_normal({2, 5, 2, 4}, 2).to(dtype),
+       random_normal({2, 5, 2, 4}, 3).to(dtype), random_normal({2, 6, 2, 4}, 5).to(dtype),
+       random_normal({2, 6, 2, 4}, 6).to(dtype)},
+      layout,
+      {3, true}};
 }
 
-Tensor attend(const Inputs& in) { return block_attention(in.query, in.key, in.value, in.mask); }
+Tensor attend(const Inputs& in, AttentionMethod method) {
+  return block_attention(in.tensors, in.layout, in.visibility, method);
+}
+
+std::vector<Tensor*> list(BlockAttentionInputs& in) {
+  return {&in.query, &in.context_key, &in.context_value, &in.block_key, &in.block_value};
+}
 
 /// softmax(q k^T / sqrt(E)) v over the visible keys, one number at a time.
 Tensor attend_in_a_loop(const Inputs& in) {
-  const int64_t E = in.query.size(3);
-  const int64_t repeat = in.query.size(2) / in.key.size(2);
-  auto out = torch::zeros(in.query.sizes(), torch::kDouble);
-  for (int64_t b = 0; b < in.query.size(0); ++b) {
-    for (int64_t r = 0; r < in.query.size(1); ++r) {
-      for (int64_t h = 0; h < in.query.size(2); ++h) {
+  const auto& query = in.tensors.query;
+  const auto key = torch::cat({in.tensors.context_key, in.tensors.block_key}, 1);
+  const auto value = torch::cat({in.tensors.context_value, in.tensors.block_value}, 1);
+  const auto mask = make_block_mask(in.layout, in.visibility, in.tensors.context_key.size(1));
+  const int64_t E = query.size(3);
+  const int64_t repeat = query.size(2) / key.size(2);
+  auto out = torch::zeros(query.sizes(), torch::kDouble);
+  for (int64_t b = 0; b < query.size(0); ++b) {
+    for (int64_t r = 0; r < query.size(1); ++r) {
+      for (int64_t h = 0; h < query.size(2); ++h) {
         const int64_t g = h / repeat;
         std::vector<double> terms;
         double sum = 0;
-        for (int64_t j = 0; j < in.key.size(1); ++j) {
+        for (int64_t j = 0; j < key.size(1); ++j) {
           double score = 0;
           for (int64_t e = 0; e < E; ++e)
-            score += in.query[b][r][h][e].item<double>() * in.key[b][j][g][e].item<double>();
-          const bool is_visible = in.mask[b][r][j].item<bool>();
+            score += query[b][r][h][e].item<double>() * key[b][j][g][e].item<double>();
+          const bool is_visible = mask[b][r][j].item<bool>();
           terms.push_back(is_visible ? std::exp(score / std::sqrt(static_cast<double>(E))) : 0);
           sum += terms.back();
         }
-        for (int64_t j = 0; j < in.key.size(1); ++j)
+        for (int64_t j = 0; j < key.size(1); ++j)
           if (terms[static_cast<size_t>(j)] > 0)
-            out[b][r][h] += in.value[b][j][g] * (terms[static_cast<size_t>(j)] / sum);
+            out[b][r][h] += value[b][j][g] * (terms[static_cast<size_t>(j)] / sum);
       }
     }
   }
   return out;
 }
 
-/// Gradients of sum(out * upstream) towards query, key and value.
-std::vector<Tensor> gradients(Inputs& in, const Tensor& upstream) {
-  in.query.set_requires_grad(true);
-  in.key.set_requires_grad(true);
-  in.value.set_requires_grad(true);
-  const auto result =
-      torch::autograd::grad({(attend(in) * upstream).sum()}, {in.query, in.key, in.value});
-  in.query.set_requires_grad(false);
-  in.key.set_requires_grad(false);
-  in.value.set_requires_grad(false);
-  return result;
+/// Gradients of sum(out * upstream) towards query, keys and values.
+std::vector<Tensor> gradients(Inputs in, const Tensor& upstream, AttentionMethod method) {
+  std::vector<Tensor> leaves;
+  for (Tensor* tensor : list(in.tensors))
+    leaves.push_back(*tensor = tensor->detach().clone().set_requires_grad(true));
+  return torch::autograd::grad({(attend(in, method) * upstream).sum()}, leaves);
 }
 
 TEST(BlockAttention, EqualsALoopInFloat64) {
   const auto in = make_inputs();
-  EXPECT_LE(max_difference(attend(in), attend_in_a_loop(in)), 1e-13);
+  for (const auto method : kMethods)
+    EXPECT_LE(max_difference(attend(in, method), attend_in_a_loop(in)), 1e-13);
 }
 
 TEST(BlockAttention, IsCloseToTheLoopInLowerPrecision) {
   const auto exact = attend_in_a_loop(make_inputs());
-  EXPECT_LE(max_difference(attend(make_inputs(torch::kFloat)), exact), 1e-5);
-  const auto half = attend(make_inputs(torch::kBFloat16));
-  EXPECT_EQ(half.scalar_type(), torch::kBFloat16);
-  // Values are of the order 1 to 3 and rounded to 8 bits on the way in, in the weights and out.
-  EXPECT_LE(max_difference(half, exact), 16 * std::exp2(-8));
+  for (const auto method : kMethods) {
+    EXPECT_LE(max_difference(attend(make_inputs(torch::kFloat), method), exact), 1e-5);
+    const auto half = attend(make_inputs(torch::kBFloat16), method);
+    EXPECT_EQ(half.scalar_type(), torch::kBFloat16);
+    // Values are of the order 1 to 3 and rounded to 8 bits on the way in, in the weights and out.
+    EXPECT_LE(max_difference(half, exact), 16 * std::exp2(-8));
+  }
 }
 
 TEST(BlockAttention, HasTheGradientOfCentralDifferences) {
-  auto in = make_inputs();
-  const auto upstream = random_normal({2, 6, 4, 4}, 4);
-  const auto analytic = gradients(in, upstream);
-  const auto value = [&] { return (attend(in) * upstream).sum().item<double>(); };
-  EXPECT_LE(max_difference(analytic[0], numeric_gradient(value, in.query)), 1e-7);
-  EXPECT_LE(max_difference(analytic[1], numeric_gradient(value, in.key)), 1e-7);
-  EXPECT_LE(max_difference(analytic[2], numeric_gradient(value, in.value)), 1e-7);
+  for (const auto method : kMethods) {
+    auto in = make_inputs();
+    const auto upstream = random_normal({2, 6, 4, 4}, 4);
+    const auto analytic = gradients(in, upstream, method);
+    const auto value = [&] { return (attend(in, method) * upstream).sum().item<double>(); };
+    for (size_t i = 0; i < analytic.size(); ++i)
+      EXPECT_LE(max_difference(analytic[i], numeric_gradient(value, *list(in.tensors)[i])), 1e-7);
+  }
+}
+
+/// Random shapes: lengths, anchors at 0 and at the end, windows smaller than a block, documents,
+/// blocks that are not kept, 1 to 8 query heads per key head.
+Inputs make_random_inputs(uint64_t seed, torch::ScalarType dtype) {
+  uint64_t draws = 0;
+  const auto draw = [&](int64_t low, int64_t high) {
+    const auto span = static_cast<uint64_t>(high - low + 1);
+    return low + static_cast<int64_t>(hash_key({seed, draws++}) % span);
+  };
+  const int64_t B = draw(1, 2), S = draw(1, 40), N = draw(1, 9), K = draw(1, 7);
+  const int64_t G = draw(1, 3), H = G * draw(1, 8), E = 8;
+  Inputs in;
+  in.layout = {
+      torch::zeros({B, N}, torch::kLong), torch::ones({B, N}, torch::kBool),
+      torch::zeros({B, N}, torch::kLong), K};
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t border = draw(0, S - 1);  // of two documents
+    for (int64_t n = 0; n < N; ++n) {
+      const int64_t kind = draw(0, 5);
+      const int64_t anchor = kind == 0 ? 0 : kind == 1 ? S - 1 : draw(0, S - 1);
+      in.layout.anchors[b][n] = anchor;
+      in.layout.context_begin[b][n] = anchor >= border ? border : 0;
+      in.layout.keep[b][n] = draw(0, 4) > 0;
+    }
+    in.layout.anchors[b] = std::get<0>(in.layout.anchors[b].sort());
+    for (int64_t n = 0; n < N; ++n)
+      in.layout.context_begin[b][n] =
+          in.layout.anchors[b][n].item<int64_t>() >= border ? border : 0;
+  }
+  in.visibility = {draw(0, 2) == 0 ? 0 : draw(1, 20), draw(0, 1) == 1};
+  in.tensors = {
+      random_normal({B, N * K, H, E}, seed + 1).to(dtype),
+      random_normal({B, S, G, E}, seed + 2).to(dtype),
+      random_normal({B, S, G, E}, seed + 3).to(dtype),
+      random_normal({B, N * K, G, E}, seed + 4).to(dtype),
+      random_normal({B, N * K, G, E}, seed + 5).to(dtype)};
+  return in;
+}
+
+TEST(BlockAttention, AgreesBetweenItsMethodsOnRandomShapes) {
+  for (const auto& [dtype, tolerance] : {std::pair(torch::kDouble, 1e-9), {torch::kFloat, 1e-5}}) {
+    for (uint64_t seed = 0; seed < 60; ++seed) {
+      SCOPED_TRACE(seed);
+      const auto in = make_random_inputs(100 * seed, dtype);
+      const auto upstream = random_normal(in.tensors.query.sizes().vec(), 7).to(dtype);
+      const auto wanted = attend(in, AttentionMethod::kDense);
+      const auto wanted_gradients = gradients(in, upstream, AttentionMethod::kDense);
+      for (const auto method : {AttentionMethod::kBlock, AttentionMethod::kGather}) {
+        EXPECT_LE(max_difference(attend(in, method), wanted), tolerance);
+        const auto found = gradients(in, upstream, method);
+        for (size_t i = 0; i < found.size(); ++i)
+          EXPECT_LE(max_difference(found[i], wanted_gradients[i]), 8 * tolerance);
+      }
+    }
+  }
+}
+
+TEST(BlockAttention, GivesTheSameBitsForTheSameInput) {
+  const auto in = make_random_inputs(11, torch::kBFloat16);
+  const auto upstream = random_normal(in.tensors.query.sizes().vec(), 7).to(torch::kBFloat16);
+  const auto once = gradients(in, upstream, AttentionMethod::kBlock);
+  const auto again = gradients(in, upstream, AttentionMethod::kBlock);
+  for (size_t i = 0; i < once.size(); ++i)
+    EXPECT_TRUE(once[i].equal(again[i]));
 }
 
 TEST(BlockAttention, GivesZerosAndFiniteGradientsToRowsThatSeeNothing) {
-  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
-    auto in = make_inputs(dtype);
-    const auto hidden_rows = attend(in)[1].narrow(0, 3, 3);
-    EXPECT_EQ(hidden_rows.abs().max().item<double>(), 0);
-    for (const Tensor& gradient : gradients(in, torch::ones_like(in.query)))
-      EXPECT_TRUE(gradient.isfinite().all().item<bool>());
-    EXPECT_EQ(
-        gradients(in, torch::ones_like(in.query))[0][1].narrow(0, 3, 3).abs().max().item<double>(),
-        0);
+  for (const auto method : kMethods) {
+    for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
+      auto in = make_inputs(dtype);
+      const auto hidden_rows = attend(in, method)[1].narrow(0, 3, 3);
+      EXPECT_EQ(hidden_rows.abs().max().item<double>(), 0);
+      const auto found = gradients(in, torch::ones_like(in.tensors.query), method);
+      for (const Tensor& gradient : found)
+        EXPECT_TRUE(gradient.isfinite().all().item<bool>());
+      EXPECT_EQ(found[0][1].narrow(0, 3, 3).abs().max().item<double>(), 0);
+    }
   }
 }
 
 TEST(BlockAttention, IsNotChangedByAPaddingBlock) {
   // F07: the same row with and without a block that is not kept.
-  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
-    auto both = make_inputs(dtype);
-    auto alone = both;
-    alone.query = both.query.narrow(1, 0, 3).clone();
-    alone.key = both.key.narrow(1, 0, 8).clone();
-    alone.value = both.value.narrow(1, 0, 8).clone();
-    alone.mask = both.mask.narrow(1, 0, 3).narrow(2, 0, 8).clone();
-    const auto with = gradients(both, torch::ones_like(both.query));
-    const auto without = gradients(alone, torch::ones_like(alone.query));
-    EXPECT_LE(max_difference(attend(both)[1].narrow(0, 0, 3), attend(alone)[1]), 1e-5);
-    EXPECT_LE(max_difference(with[0][1].narrow(0, 0, 3), without[0][1]), 1e-5);
-    EXPECT_LE(max_difference(with[1][1].narrow(0, 0, 8), without[1][1]), 1e-5);
-    EXPECT_LE(max_difference(with[2][1].narrow(0, 0, 8), without[2][1]), 1e-5);
-    EXPECT_EQ(with[2][1].narrow(0, 8, 3).abs().max().item<double>(), 0);
+  for (const auto method : kMethods) {
+    for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+      auto both = make_inputs(dtype);
+      auto alone = both;
+      for (Tensor* tensor :
+           {&alone.tensors.query, &alone.tensors.block_key, &alone.tensors.block_value})
+        *tensor = tensor->narrow(1, 0, 3).clone();
+      for (Tensor* tensor :
+           {&alone.layout.anchors, &alone.layout.keep, &alone.layout.context_begin})
+        *tensor = tensor->narrow(1, 0, 1).clone();
+      const auto with = gradients(both, torch::ones_like(both.tensors.query), method);
+      const auto without = gradients(alone, torch::ones_like(alone.tensors.query), method);
+      EXPECT_LE(
+          max_difference(attend(both, method)[1].narrow(0, 0, 3), attend(alone, method)[1]), 1e-5);
+      for (const size_t i : {0, 3, 4}) {
+        EXPECT_LE(max_difference(with[i][1].narrow(0, 0, 3), without[i][1]), 1e-5);
+        EXPECT_EQ(with[i][1].narrow(0, 3, 3).abs().max().item<double>(), 0);
+      }
+      for (const size_t i : {1, 2})
+        EXPECT_LE(max_difference(with[i][1], without[i][1]), 1e-5);
+    }
   }
 }
 
 TEST(BlockAttention, IgnoresKeysAtAndAfterTheAnchor) {
   // F01 (b) and (c): anchors 3 and 5, K = 4, S = 12.
-  const BlockLayout layout{
-      torch::tensor({3, 5}, torch::kLong).view({1, 2}), torch::ones({1, 2}, torch::kBool),
-      torch::zeros({1, 2}, torch::kLong), 4};
   Inputs in{
-      random_normal({1, 8, 2, 4}, 1).to(torch::kFloat),
-      random_normal({1, 20, 2, 4}, 2).to(torch::kFloat),
-      random_normal({1, 20, 2, 4}, 3).to(torch::kFloat), make_block_mask(layout, {}, 12)};
-  const auto before = attend(in);
-  const auto add_noise = [&](int64_t begin, int64_t end) {
-    Inputs noisy = in;
-    noisy.key = in.key.clone();
-    noisy.value = in.value.clone();
-    const auto noise = 10 * random_normal({1, end - begin, 2, 4}, 5).to(torch::kFloat);
-    noisy.key.narrow(1, begin, end - begin) += noise;
-    noisy.value.narrow(1, begin, end - begin) += noise;
-    return attend(noisy);
-  };
-  EXPECT_TRUE(add_noise(5, 12).equal(before));
-  const auto after = add_noise(4, 5);
-  EXPECT_TRUE(after.narrow(1, 0, 4).equal(before.narrow(1, 0, 4)));
-  EXPECT_GT(max_difference(after.narrow(1, 4, 4), before.narrow(1, 4, 4)), 0.1);
+      {random_normal({1, 8, 2, 4}, 1).to(torch::kFloat),
+       random_normal({1, 12, 2, 4}, 2).to(torch::kFloat),
+       random_normal({1, 12, 2, 4}, 3).to(torch::kFloat),
+       random_normal({1, 8, 2, 4}, 4).to(torch::kFloat),
+       random_normal({1, 8, 2, 4}, 5).to(torch::kFloat)},
+      {torch::tensor({3, 5}, torch::kLong).view({1, 2}), torch::ones({1, 2}, torch::kBool),
+       torch::zeros({1, 2}, torch::kLong), 4},
+      {}};
+  for (const auto method : kMethods) {
+    const auto before = attend(in, method);
+    const auto add_noise = [&](int64_t begin, int64_t end) {
+      Inputs noisy = in;
+      noisy.tensors.context_key = in.tensors.context_key.clone();
+      noisy.tensors.context_value = in.tensors.context_value.clone();
+      const auto noise = 10 * random_normal({1, end - begin, 2, 4}, 5).to(torch::kFloat);
+      noisy.tensors.context_key.narrow(1, begin, end - begin) += noise;
+      noisy.tensors.context_value.narrow(1, begin, end - begin) += noise;
+      return attend(noisy, method);
+    };
+    EXPECT_TRUE(add_noise(5, 12).equal(before));
+    const auto after = add_noise(4, 5);
+    EXPECT_TRUE(after.narrow(1, 0, 4).equal(before.narrow(1, 0, 4)));
+    EXPECT_GT(max_difference(after.narrow(1, 4, 4), before.narrow(1, 4, 4)), 0.1);
+  }
 }
 
 TEST(BlockAttention, RefusesTensorsThatDoNotFit) {
-  const auto in = make_inputs();
-  testing::expect_error<ShapeError>(
-      [&] { block_attention(in.query, in.key.narrow(0, 0, 1), in.value, in.mask); }, {"key"});
-  testing::expect_error<ShapeError>(
-      [&] { block_attention(in.query, in.key, in.value.narrow(1, 0, 3), in.mask); }, {"value"});
-  testing::expect_error<ShapeError>(
-      [&] { block_attention(in.query, in.key, in.value, in.mask.narrow(2, 0, 3)); }, {"mask"});
-  testing::expect_error<ShapeError>(
-      [&] { block_attention(in.query[0], in.key, in.value, in.mask); }, {"query"});
+  const auto refuse = [](auto damage, const std::vector<std::string>& parts) {
+    auto in = make_inputs();
+    damage(in);
+    testing::expect_error<ShapeError>([&] { attend(in, AttentionMethod::kBlock); }, parts);
+  };
+  refuse([](Inputs& in) { in.tensors.context_key = in.tensors.context_key.narrow(0, 0, 1); },
+         {"context_key"});
+  refuse([](Inputs& in) { in.tensors.block_value = in.tensors.block_value.narrow(1, 0, 3); },
+         {"block_value"});
+  refuse([](Inputs& in) { in.tensors.query = in.tensors.query[0]; }, {"query"});
+  refuse([](Inputs& in) { in.tensors.query = in.tensors.query.to(torch::kFloat); }, {"query"});
+  refuse([](Inputs& in) { in.layout.keep = in.layout.keep.narrow(1, 0, 1); }, {"keep"});
+  refuse([](Inputs& in) { in.layout.block_size = 2; }, {"query"});
+}
+
+TEST(BlockTiles, JoinNeighboursThatShareTheirContext) {
+  const BlockLayout layout{
+      torch::tensor({1000, 1010, 1020, 4000, 4010, 4020}, torch::kLong).view({1, 6}),
+      torch::tensor({true, true, true, true, false, true}).view({1, 6}),
+      torch::zeros({1, 6}, torch::kLong), 16};
+  const auto full = plan_block_tiles(layout, {}, 0, 8);
+  ASSERT_EQ(full.size(), 3U);  // 1000.. and 4000 share too little; block 4 is not kept
+  EXPECT_EQ(full[0].first, 0);
+  EXPECT_EQ(full[0].end, 3);
+  EXPECT_EQ(full[0].context_begin, 0);
+  EXPECT_EQ(full[0].context_end, 1020);
+  EXPECT_EQ(full[1].first, 3);
+  EXPECT_EQ(full[1].end, 4);
+  EXPECT_EQ(full[2].first, 5);
+  const auto sliding = plan_block_tiles(layout, {64, true}, 0, 2);
+  ASSERT_EQ(sliding.size(), 4U);
+  EXPECT_EQ(sliding[0].end, 2);  // at most two blocks
+  EXPECT_EQ(sliding[0].context_begin, 1000 - 63);
+  EXPECT_EQ(sliding[0].context_end, 1010);
 }
 
 }  // namespace

@@ -94,6 +94,33 @@ TEST(CachedAttention, GivesATokenTheSameBitsAloneAndInABlock) {
   }
 }
 
+TEST(CachedAttention, GivesATreesNodeTheBitsOfItsPath) {
+  const std::vector<std::vector<int64_t>> parents = {
+      {-1, 0, 0, 1, 2, 3}, {-1, 0, 1, 2, 3, 4}, {-1, 0, 0}};
+  const auto tree = make_tree_layout(parents);
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    const auto c = make_case(6, dtype);
+    const auto out = cached_attention(c.query, c.key, c.value, c.lengths, &tree);
+    for (size_t b = 0; b < 3; ++b) {
+      const auto row = static_cast<int64_t>(b);
+      for (int64_t node = 0; node < std::ssize(parents[b]); ++node) {
+        std::vector<int64_t> kept;
+        for (int64_t i = node; i >= 0; i = parents[b][static_cast<size_t>(i)])
+          kept.insert(kept.begin(), c.lengths[b] + i);
+        for (int64_t j = c.lengths[b]; j-- > 0;)
+          kept.insert(kept.begin(), j);
+        const auto keys = torch::tensor(kept, torch::kLong);
+        const auto alone = cached_attention(
+            c.query[row][node].unsqueeze(0).unsqueeze(0),
+            c.key[row].index_select(0, keys).unsqueeze(0),
+            c.value[row].index_select(0, keys).unsqueeze(0),
+            {static_cast<int64_t>(kept.size()) - 1});
+        EXPECT_TRUE(alone[0][0].equal(out[row][node])) << row << " " << node;
+      }
+    }
+  }
+}
+
 TEST(CachedAttention, RefusesKeysOfAnotherShape) {
   const auto c = make_case(1, torch::kFloat);
   EXPECT_THROW(cached_attention(c.query, c.key, c.value.narrow(1, 0, 39), c.lengths), ShapeError);

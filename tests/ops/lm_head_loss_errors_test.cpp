@@ -25,8 +25,11 @@ struct LmHeadLossErrors : ::testing::Test {
   void expect_refused(
       const std::vector<std::string>& parts,
       const LossOptions& options = {0.15, 0.1}) {
-    testing::expect_error<ShapeError>([&] { lm_head_loss(rows, lm_head, options); }, parts);
-    testing::expect_error<ShapeError>([&] { lm_head_loss_full(rows, lm_head, options); }, parts);
+    for (const auto method : {LossMethod::kFused, LossMethod::kRecompute, LossMethod::kFull}) {
+      LossOptions chosen = options;
+      chosen.method = method;
+      testing::expect_error<ShapeError>([&] { lm_head_loss(rows, lm_head, chosen); }, parts);
+    }
   }
 };
 
@@ -36,14 +39,14 @@ TEST_F(LmHeadLossErrors, AcceptsTheRowsThatTheOthersDamage) {
 
 TEST_F(LmHeadLossErrors, RefusesALabelOutsideTheVocabulary) {
   rows.labels[2] = 5;
-  expect_refused({"labels", "row 2"});
+  expect_refused({"labels", "0 to 4", "got 5", "row 2"});
   rows.labels[2] = -1;
-  expect_refused({"labels", "row 2"});
+  expect_refused({"labels", "got -1", "row 2"});
 }
 
 TEST_F(LmHeadLossErrors, RefusesANegativeWeight) {
   rows.weights[3] = -1;
-  expect_refused({"weights", "row 3"});
+  expect_refused({"weights", "got -1", "row 3"});
 }
 
 TEST_F(LmHeadLossErrors, RefusesAWeightThatIsNoNumber) {
@@ -56,14 +59,16 @@ TEST_F(LmHeadLossErrors, RefusesAWeightThatIsNoNumber) {
 TEST_F(LmHeadLossErrors, NamesTheRowOfAHiddenStateThatIsNoNumber) {
   rows.weights[0] = 0;  // so that the row's number is not its place among supervised rows
   rows.hidden[2][1] = kNan;
-  expect_refused({"hidden", "row 2"});
+  expect_refused({"hidden", "nan in column 1", "row 2"});
 }
 
 TEST_F(LmHeadLossErrors, ReadsNoHiddenStateOfARowWithoutWeight) {
   rows.weights[2] = 0;
   rows.hidden[2][1] = kNan;
-  EXPECT_TRUE(lm_head_loss(rows, lm_head, {0.15, 0.1}).loss_sum.isfinite().item<bool>());
-  EXPECT_TRUE(lm_head_loss_full(rows, lm_head, {0.15, 0.1}).loss_sum.isfinite().item<bool>());
+  for (const auto method : {LossMethod::kFused, LossMethod::kRecompute, LossMethod::kFull}) {
+    const LossOptions options{.kl_weight = 0.15, .cap_weight = 0.1, .method = method};
+    EXPECT_TRUE(lm_head_loss(rows, lm_head, options).loss_sum.isfinite().item<bool>());
+  }
 }
 
 TEST_F(LmHeadLossErrors, RefusesRowsThatDisagree) {
@@ -98,6 +103,21 @@ TEST_F(LmHeadLossErrors, RefusesDistillationWithoutATeacher) {
   rows.teacher_states = torch::Tensor();
   expect_refused({"teacher", "kl_weight"});
   EXPECT_NO_THROW(lm_head_loss(rows, lm_head, {0, 0.1}));
+}
+
+TEST_F(LmHeadLossErrors, RefusesMoreBestIdsThanTheVocabularyHas) {
+  expect_refused({"top_k", "0 to the vocabulary's 5", "6"}, {.top_k = 6});
+}
+
+TEST_F(LmHeadLossErrors, NamesTheChunkThatMemoryDoesNotHold) {
+  // 2^52 bytes of logits, more than a process can address.
+  rows.hidden = torch::zeros({int64_t{1} << 20, 1});
+  rows.labels = torch::zeros({int64_t{1} << 20}, torch::kLong);
+  rows.weights = torch::ones({int64_t{1} << 20});
+  rows.teacher_states = rows.teacher_rows = torch::Tensor();
+  lm_head = torch::zeros({1}).expand({int64_t{1} << 30, 1});
+  testing::expect_error<DeviceError>(
+      [&] { lm_head_loss(rows, lm_head, {}); }, {"logits of a chunk", "--loss.chunk_rows"});
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "draftsmith/ops/head_chunk.h"
+
 #include "tests/support/golden.h"
 #include "tests/support/reference.h"
 
@@ -21,8 +23,12 @@ using testing::random_normal;
 using testing::relative_difference;
 using torch::Tensor;
 
-using LossFunction = LossTerms (*)(const LossRows&, const Tensor&, const LossOptions&);
-constexpr LossFunction kMethods[] = {lm_head_loss, lm_head_loss_full};
+constexpr LossMethod kMethods[] = {LossMethod::kFused, LossMethod::kRecompute, LossMethod::kFull};
+
+LossTerms run(LossMethod method, const LossRows& rows, const Tensor& lm_head, LossOptions options) {
+  options.method = method;
+  return lm_head_loss(rows, lm_head, options);
+}
 
 struct Case {
   LossRows rows;
@@ -93,16 +99,16 @@ TEST(LmHeadLoss, EqualsTheReferenceFixtureInFloat64) {
     LossOptions options;
   } losses[] = {{"ce", {0, 0}}, {"kl", {1, 0}}, {"cap", {0, 1}}, {"all", {0.15, 0.1}}};
   for (const auto& [name, options] : losses) {
-    for (const LossFunction method : kMethods) {
+    for (const LossMethod method : kMethods) {
       SCOPED_TRACE(name);
       LossRows rows{
           file.tensor("hidden").clone().set_requires_grad(true), file.tensor("targets"),
           file.tensor("weights"), file.tensor("teacher_hidden"), torch::arange(9, torch::kLong)};
-      const auto terms = method(rows, file.tensor("lm_head"), options);
+      const auto terms = run(method, rows, file.tensor("lm_head"), options);
       const auto is_used = (rows.weights > 0).to(torch::kDouble);
       // kl and cap stand alone in the fixture; here they always come with the cross-entropy.
       const bool is_alone = std::string(name) == "kl" || std::string(name) == "cap";
-      const auto ce_terms = method(rows, file.tensor("lm_head"), {});
+      const auto ce_terms = run(method, rows, file.tensor("lm_head"), {});
       auto per_row = terms.ce + options.kl_weight * terms.kl + options.cap_weight * terms.cap;
       auto loss_sum = terms.loss_sum.detach();
       auto gradient = gradient_of(terms, rows.hidden);
@@ -125,36 +131,38 @@ TEST(LmHeadLoss, EqualsALoopForEveryChunkSize) {
   const auto c = make_case();
   for (const LossOptions base : {LossOptions{0, 0}, {1, 0}, {0, 1}, {0.15, 0.1}}) {
     const double expected = loss_in_a_loop(c, base);
-    const auto full = lm_head_loss_full(c.rows, c.lm_head, base);
+    const auto full = run(LossMethod::kFull, c.rows, c.lm_head, base);
     const auto full_gradient = gradient_of(full, c.rows.hidden, 0.5);
     EXPECT_NEAR(full.loss_sum.item<double>(), expected, 1e-12 * expected);
     for (const int64_t chunk_rows : {0, 1, 3, 7, 8}) {
       LossOptions options = base;
       options.chunk_rows = chunk_rows;
-      const auto terms = lm_head_loss(c.rows, c.lm_head, options);
-      EXPECT_NEAR(terms.loss_sum.item<double>(), expected, 1e-12 * expected);
-      EXPECT_EQ(terms.weight_sum.item<double>(), 4.75);
-      EXPECT_LE(relative_difference(gradient_of(terms, c.rows.hidden, 0.5), full_gradient), 1e-12);
+      for (const LossMethod method : {LossMethod::kFused, LossMethod::kRecompute}) {
+        const auto terms = run(method, c.rows, c.lm_head, options);
+        EXPECT_NEAR(terms.loss_sum.item<double>(), expected, 1e-12 * expected);
+        EXPECT_EQ(terms.weight_sum.item<double>(), 4.75);
+        EXPECT_LE(relative_difference(gradient_of(terms, c.rows.hidden, 0.5), full_gradient), 1e-12);
+      }
     }
   }
 }
 
 TEST(LmHeadLoss, HasTheGradientOfCentralDifferences) {
-  for (const LossFunction method : kMethods) {
+  for (const LossMethod method : kMethods) {
     auto c = make_case();
     const LossOptions options{0.15, 0.1, 2};
-    const auto analytic = gradient_of(method(c.rows, c.lm_head, options), c.rows.hidden);
+    const auto analytic = gradient_of(run(method, c.rows, c.lm_head, options), c.rows.hidden);
     c.rows.hidden.set_requires_grad(false);
     const auto numeric = numeric_gradient(
-        [&] { return method(c.rows, c.lm_head, options).loss_sum.item<double>(); }, c.rows.hidden);
+        [&] { return run(method, c.rows, c.lm_head, options).loss_sum.item<double>(); }, c.rows.hidden);
     EXPECT_LE(max_difference(analytic, numeric), 1e-7);
   }
 }
 
 TEST(LmHeadLoss, CountsConfidenceOnlyWhereTheArgmaxIsTheLabel) {
   const auto c = make_case();
-  for (const LossFunction method : kMethods) {
-    const auto cap = method(c.rows, c.lm_head, {0, 1}).cap;
+  for (const LossMethod method : kMethods) {
+    const auto cap = run(method, c.rows, c.lm_head, {0, 1}).cap;
     EXPECT_GT(cap[1].item<double>(), 0.1);
     EXPECT_GT(cap[4].item<double>(), 0.1);
     const auto best = torch::mm(c.rows.hidden, c.lm_head.t()).argmax(1).detach();
@@ -167,8 +175,8 @@ TEST(LmHeadLoss, CountsConfidenceOnlyWhereTheArgmaxIsTheLabel) {
 TEST(LmHeadLoss, PredictsTheLowestIdOnTies) {
   LossRows rows{torch::ones({2, 2}), torch::tensor({1, 2}, torch::kLong), torch::ones({2}), {}, {}};
   const auto lm_head = torch::tensor({0.0F, 0.0F, 1.0F, 1.0F, 1.0F, 1.0F}).view({3, 2});
-  for (const LossFunction method : kMethods) {
-    const auto terms = method(rows, lm_head, {0, 1});
+  for (const LossMethod method : kMethods) {
+    const auto terms = run(method, rows, lm_head, {0, 1});
     EXPECT_TRUE(terms.predicted.equal(torch::tensor({1, 1}, torch::kLong)));
     EXPECT_GT(terms.cap[0].item<double>(), 0);
     EXPECT_EQ(terms.cap[1].item<double>(), 0);
@@ -179,8 +187,8 @@ TEST(LmHeadLoss, GivesZeroWeightRowsNothing) {
   auto c = make_case();
   c.rows.labels[0] = 99;  // outside the vocabulary, where nobody looks
   c.rows.labels[5] = -100;
-  for (const LossFunction method : kMethods) {
-    const auto terms = method(c.rows, c.lm_head, {0.15, 0.1});
+  for (const LossMethod method : kMethods) {
+    const auto terms = run(method, c.rows, c.lm_head, {0.15, 0.1});
     const auto gradient = gradient_of(terms, c.rows.hidden);
     for (const int64_t r : {0, 5}) {
       EXPECT_EQ(gradient[r].abs().max().item<double>(), 0);
@@ -196,8 +204,8 @@ TEST(LmHeadLoss, GivesZeroWeightRowsNothing) {
 TEST(LmHeadLoss, IsZeroWithoutAnyWeight) {
   auto c = make_case();
   c.rows.weights.zero_();
-  for (const LossFunction method : kMethods) {
-    const auto terms = method(c.rows, c.lm_head, {0.15, 0.1});
+  for (const LossMethod method : kMethods) {
+    const auto terms = run(method, c.rows, c.lm_head, {0.15, 0.1});
     EXPECT_EQ(terms.loss_sum.item<double>(), 0);
     EXPECT_EQ(terms.weight_sum.item<double>(), 0);
     EXPECT_EQ(gradient_of(terms, c.rows.hidden).abs().max().item<double>(), 0);
@@ -233,6 +241,73 @@ TEST(LmHeadLoss, IsCloseToFloat64InBfloat16) {
   const auto gradient = gradient_of(terms, half.rows.hidden);
   EXPECT_EQ(gradient.scalar_type(), torch::kBFloat16);
   EXPECT_LE(relative_difference(gradient, gradient_of(wanted, exact.rows.hidden)), std::exp2(-4));
+}
+
+TEST(LmHeadLoss, ScalesTheGradientOfEachRowByItsOwnUpstream) {
+  const auto c = make_case();
+  const auto upstream = random_normal({7}, 9);
+  const LossOptions options{0.15, 0.1, 3};
+  const auto wanted = torch::autograd::grad(
+      {run(LossMethod::kFull, c.rows, c.lm_head, options).row_loss}, {c.rows.hidden},
+      {upstream})[0];
+  for (const LossMethod method : {LossMethod::kFused, LossMethod::kRecompute}) {
+    const auto gradient = torch::autograd::grad(
+        {run(method, c.rows, c.lm_head, options).row_loss}, {c.rows.hidden}, {upstream})[0];
+    EXPECT_LE(relative_difference(gradient, wanted), 1e-12);
+  }
+}
+
+TEST(LmHeadLoss, GivesTheArgmaxOfTheTeacher) {
+  const auto c = make_case();
+  const auto best = torch::mm(c.rows.teacher_states, c.lm_head.t()).argmax(1);
+  for (const LossMethod method : kMethods) {
+    const auto predicted = run(method, c.rows, c.lm_head, {0.15, 0.1, 3}).teacher_predicted;
+    for (const int64_t r : {1, 2, 3, 4, 6})
+      EXPECT_TRUE(predicted[r].equal(best[c.rows.teacher_rows[r].item<int64_t>()]));
+    EXPECT_EQ(predicted[0].item<int64_t>(), -1);
+  }
+}
+
+TEST(LmHeadLoss, GivesTheBestIdsWithTheirLogProbabilities) {
+  for (const auto dtype : {torch::kDouble, torch::kFloat}) {
+    auto c = make_case(dtype);
+    c.lm_head = random_normal({133, 8}, 2).to(dtype);
+    c.lm_head[70].copy_(c.lm_head[9]);  // a tie in every row
+    for (const int64_t top_k : {1, 5, 133}) {
+      const auto wanted = run(LossMethod::kFull, c.rows, c.lm_head, {.top_k = top_k});
+      for (const LossMethod method : {LossMethod::kFused, LossMethod::kRecompute}) {
+        const auto terms = run(method, c.rows, c.lm_head, {.chunk_rows = 3, .top_k = top_k});
+        EXPECT_TRUE(terms.top_ids.equal(wanted.top_ids));
+        // Sums of 133 terms differ by their order.
+        EXPECT_LE(max_difference(terms.top_log_probs, wanted.top_log_probs), dtype == torch::kDouble ? 1e-12 : 1e-4);
+      }
+    }
+  }
+}
+
+TEST(LmHeadLoss, ComposesAChunkAsTheKernelsDo) {
+  for (const bool has_teacher : {false, true}) {
+    const auto c = make_case();
+    const auto t = torch::mm(c.rows.teacher_states, c.lm_head.t());
+    const auto teacher_rows = torch::tensor({1, 2, 0, 2, 4, 3, 2}, torch::kLong);
+    auto z = torch::mm(c.rows.hidden.detach(), c.lm_head.t());
+    if (has_teacher) z = z - t.index_select(0, teacher_rows);
+    HeadChunk kernel{z.clone(), c.rows.labels, {}, {}, true};
+    HeadChunk composed{z.clone(), c.rows.labels, {}, {}, true};
+    for (HeadChunk* chunk : {&kernel, &composed}) {
+      if (has_teacher) chunk->teacher_logits = t;
+      if (has_teacher) chunk->teacher_rows = teacher_rows;
+    }
+    const LossOptions options{.kl_weight = has_teacher ? 0.15 : 0, .cap_weight = 0.1, .top_k = 3};
+    const auto left = run_head_kernels(kernel, options);
+    const auto right = run_head_composed(composed, options);
+    EXPECT_LE(max_difference(kernel.logits, composed.logits), 1e-12);
+    EXPECT_LE(max_difference(left.ce, right.ce), 1e-12);
+    EXPECT_LE(max_difference(left.kl, right.kl), 1e-12);
+    EXPECT_LE(max_difference(left.cap, right.cap), 1e-12);
+    EXPECT_TRUE(left.predicted.equal(right.predicted));
+    EXPECT_TRUE(left.top_ids.equal(right.top_ids));
+  }
 }
 
 TEST(LmHeadLoss, MakesNoGraphWhereNoGradientIsWanted) {

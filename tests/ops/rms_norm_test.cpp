@@ -40,6 +40,32 @@ TEST(RmsNorm, EqualsALoopInFloat64) {
   EXPECT_LE(max_difference(rms_norm(x, weight, kEps), norm_in_a_loop(x, weight)), 1e-14);
 }
 
+TEST(RmsNorm, ZeroCentredMultipliesByOnePlusTheWeightAndRoundsLast) {
+  const auto x = random_normal({5, 7}, 1);
+  const auto weight = random_normal({7}, 2);
+  EXPECT_LE(
+      max_difference(zero_centred_rms_norm(x, weight, kEps), norm_in_a_loop(x, weight + 1)), 1e-14);
+  const auto half = x.to(torch::kBFloat16);
+  const auto half_weight = weight.to(torch::kBFloat16);
+  const auto wanted =
+      norm_in_a_loop(half.to(torch::kDouble), half_weight.to(torch::kDouble) + 1);
+  // One rounding to bfloat16 of a float32 result.
+  EXPECT_LE(
+      ((zero_centred_rms_norm(half, half_weight, kEps).to(torch::kDouble) - wanted).abs() /
+       wanted.abs())
+          .max()
+          .item<double>(),
+      1.01 * std::exp2(-9));
+}
+
+TEST(RmsNorm, GatesAfterTheNorm) {
+  const auto x = random_normal({5, 19}, 1);
+  const auto weight = random_normal({19}, 2);
+  const auto gate = 4 * random_normal({5, 19}, 3);
+  const auto wanted = norm_in_a_loop(x, weight) * gate * gate.sigmoid();
+  EXPECT_LE(max_difference(gated_rms_norm(x, weight, gate, kEps), wanted), 1e-13);
+}
+
 TEST(RmsNorm, HasTheGradientOfCentralDifferences) {
   auto x = random_normal({3, 6}, 1);
   auto weight = random_normal({6}, 2);

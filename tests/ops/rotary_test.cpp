@@ -30,6 +30,13 @@ torch::Tensor rotate(const torch::Tensor& x) {
   return apply_rotary(x, make_rotary_angles(positions(), frequencies(), kFactor, torch::kDouble));
 }
 
+TEST(Rotary, LeavesTheRestOfAHeadThatRotatesInPartAlone) {
+  const auto x = random_normal({2, 4, 3, 11}, 1);
+  const auto rotated = rotate(x);
+  EXPECT_TRUE(rotated.narrow(-1, 0, 6).equal(rotate(x.narrow(-1, 0, 6).contiguous())));
+  EXPECT_TRUE(rotated.narrow(-1, 6, 5).equal(x.narrow(-1, 6, 5)));
+}
+
 TEST(Rotary, EqualsALoopInFloat64) {
   const auto x = random_normal({2, 4, 3, 6}, 1);
   auto expected = torch::zeros_like(x);

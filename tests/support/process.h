@@ -1,15 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
+
+#include "tests/support/temp_folder.h"
 
 namespace draftsmith::testing {
 
 struct ProcessResult {
-  int exit_code = 0;
+  int exit_code = 0;  // 128 + the signal that ended it
   std::string out;
   std::string err;
+};
+
+/// The draftsmith program while it runs.
+class RunningProgram {
+ public:
+  explicit RunningProgram(const std::vector<std::string>& arguments);
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+  ~RunningProgram();  // kills it if nobody waited
+
+  void send(int signal) const;
+  /// Whether it has ended; never waits.
+  bool has_ended();
+  ProcessResult wait();
+
+ private:
+  TempFolder folder_;
+  pid_t child_;
+  bool has_ended_ = false;
+  int status_ = 0;
 };
 
 /// Runs the draftsmith program with these arguments and waits for its end.

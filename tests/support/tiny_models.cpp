@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/tiny_models.h"
 
+#include <limits>
+
 #include "draftsmith/base/random.h"
 
 #include "tests/support/golden.h"
@@ -12,6 +14,26 @@ model::Target load_target(const std::string& fixture_name, const std::string& dt
   settings.path = fixture(fixture_name).string();
   settings.dtype = dtype;
   return model::Target::load(settings);
+}
+
+std::filesystem::path write_broken_target(const TempFolder& folder, int64_t token) {
+  const auto reader = golden("targets/qwen3-tiny/model.safetensors");
+  formats::NamedTensors tensors;
+  for (const std::string& name : reader.names()) {
+    tensors.emplace_back(name, reader.tensor(name).clone());
+    if (name == "model.embed_tokens.weight")
+      tensors.back().second[token].fill_(std::numeric_limits<float>::quiet_NaN());
+  }
+  const auto path = folder / "broken-target";
+  std::filesystem::create_directories(path);
+  std::filesystem::copy_file(fixture("targets/qwen3-tiny/config.json"), path / "config.json");
+  formats::write_safetensors(path / "model.safetensors", tensors);
+  return path;
+}
+
+std::string short_name(const std::string& fixture_name) {
+  const size_t begin = fixture_name.find('/') + 1;
+  return fixture_name.substr(begin, fixture_name.find('-') - begin);
 }
 
 model::DrafterSettings tiny_drafter_settings(const std::string& init) {

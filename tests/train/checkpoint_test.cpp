@@ -2,131 +2,61 @@
 #include "draftsmith/train/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
-#include <algorithm>
+#include <csignal>
 
-#include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/formats/json.h"
 
 #include "tests/support/reference.h"
-#include "tests/support/temp_folder.h"
-#include "tests/train/tiny_batches.h"
+#include "tests/train/saved_state.h"
 
 namespace draftsmith::train {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::TempFolder;
+using testing::expect_error;
 
-const model::Target& tiny_target() {
-  static const auto target = testing::load_target("targets/qwen3-tiny");
-  return target;
-}
-
-TrainProgress make_progress(int64_t step) {
-  TrainProgress progress;
-  progress.step = step;
-  progress.cursor = {2, 3};
-  progress.tokens = 12345;
-  progress.seconds = 1.5;
-  progress.settings = {{"train.lr", "0.001"}, {"data.path", "a \"quoted\" path"}};
-  return progress;
-}
-
-struct Checkpoint : ::testing::Test {
-  TempFolder folder;
-  model::Drafter drafter = testing::make_tiny_drafter(tiny_target(), "bfloat16");
-  AdamW optimizer{drafter.parameters(), {}};
-
-  void write(int64_t step, int64_t keep_last = 100) {
-    write_checkpoint(folder.path(), drafter, optimizer, make_progress(step), keep_last);
-  }
-  std::vector<std::string> list() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder / "checkpoints"))
-      names.push_back(entry.path().filename().string());
-    std::sort(names.begin(), names.end());
-    return names;
+struct Checkpoint : ::testing::Test, testing::SavedState {
+  /// The damage that is found says what and where.
+  void expect_damage(const std::vector<std::string>& parts) const {
+    const auto damage = find_damage(path(1));
+    ASSERT_TRUE(damage);
+    for (const std::string& part : parts)
+      EXPECT_NE(damage->find(part), std::string::npos) << "'" << part << "' in: " << *damage;
   }
 };
 
-TEST_F(Checkpoint, GivesBackTheProgressThatWasWritten) {
+TEST_F(Checkpoint, GivesBackAllThatWasWritten) {
   write(7);
-  const auto progress = read_progress(folder / "checkpoints/step-7");
+  const auto progress = read_progress(path(7));
   EXPECT_EQ(progress.step, 7);
   EXPECT_EQ(progress.cursor.epoch, 2);
   EXPECT_EQ(progress.cursor.batch, 3);
+  EXPECT_EQ(progress.batches, 28);
   EXPECT_EQ(progress.tokens, 12345);
   EXPECT_EQ(progress.seconds, 1.5);
-  EXPECT_EQ(progress.settings, make_progress(7).settings);
+  EXPECT_EQ(progress.best.step, -1);
+  EXPECT_EQ(progress.best.acceptance, 1.25);
+  const auto stamp = read_stamp(path(7));
+  EXPECT_EQ(stamp.settings, state(7).stamp.settings);
+  EXPECT_EQ(stamp.dataset, "6 sequences, 01234567");
+  EXPECT_EQ(stamp.target, "9 bytes of weights, 89abcdef");
+  EXPECT_EQ(stamp.commit, "0123abc");
+  EXPECT_TRUE(stamp.is_changed);
+  const auto schedule = read_schedule(path(7));
+  EXPECT_EQ(schedule.kind, "wsd");
+  EXPECT_EQ(schedule.peak, 0.5);
+  EXPECT_EQ(schedule.warmup_steps, 3);
+  EXPECT_EQ(schedule.total_steps, 40);
 }
 
 TEST_F(Checkpoint, IsADrafterFolder) {
   write(1);
-  const auto loaded = model::Drafter::load(folder / "checkpoints/step-1", torch::kBFloat16);
+  const auto loaded = model::Drafter::load(path(1), torch::kBFloat16);
   for (size_t i = 0; i < loaded.parameters().size(); ++i)
     EXPECT_TRUE(loaded.parameters()[i].second.equal(drafter.parameters()[i].second));
-}
-
-TEST_F(Checkpoint, KeepsTheNewestAndRemovesOlderOnes) {
-  for (const int64_t step : {1, 2, 3})
-    write(step, 2);
-  EXPECT_EQ(list(), (std::vector<std::string>{"step-2", "step-3"}));
-  write(10, 2);
-  EXPECT_EQ(list(), (std::vector<std::string>{"step-10", "step-3"}));
-}
-
-TEST_F(Checkpoint, OrdersByNumberAndNotByName) {
-  write(9);
-  write(10);
-  EXPECT_EQ(find_newest_checkpoint(folder.path()), folder / "checkpoints/step-10");
-}
-
-TEST_F(Checkpoint, SparesAndIgnoresOtherFolders) {
-  write(1);
-  for (const char* name : {"best", "step-x", "step-20a", ".step-30.partial", "step-"})
-    fs::create_directories(folder / "checkpoints" / name);
-  EXPECT_EQ(find_newest_checkpoint(folder.path()), folder / "checkpoints/step-1");
-  write(2, 1);
-  EXPECT_TRUE(fs::exists(folder / "checkpoints/best"));
-  EXPECT_FALSE(fs::exists(folder / "checkpoints/step-1"));
-}
-
-TEST_F(Checkpoint, ReplacesALeftoverOfABrokenSave) {
-  folder.write("checkpoints/.step-1.partial/model.safetensors", "half");
-  write(1);
-  EXPECT_EQ(list(), (std::vector<std::string>{"step-1"}));
-  EXPECT_EQ(read_progress(folder / "checkpoints/step-1").step, 1);
-}
-
-TEST_F(Checkpoint, IsAbsentFromAFolderWithoutAny) {
-  EXPECT_FALSE(find_newest_checkpoint(folder.path()));
-  fs::create_directories(folder / "checkpoints");
-  EXPECT_FALSE(find_newest_checkpoint(folder.path()));
-}
-
-TEST_F(Checkpoint, RefusesADamagedState) {
-  write(1);
-  const fs::path state = folder / "checkpoints/step-1/state.json";
-  const std::string good = read_file(state);
-  for (const std::string& text :
-       {good.substr(0, good.size() / 2), std::string("[]"), std::string("{}"),
-        std::string("{\"step\": -1}")}) {
-    write_file_atomically(state, text);
-    testing::expect_error<DataError>([&] { read_progress(state.parent_path()); }, {"state.json"});
-  }
-  fs::remove(state);
-  testing::expect_error<DataError>([&] { read_progress(state.parent_path()); }, {"state.json"});
-}
-
-TEST_F(Checkpoint, RefusesDamagedOptimizerTensors) {
-  write(1);
-  const fs::path file = folder / "checkpoints/step-1/optimizer.safetensors";
-  const std::string good = read_file(file);
-  write_file_atomically(file, good.substr(0, good.size() - 1));
-  testing::expect_error<DataError>(
-      [&] { load_optimizer(file.parent_path(), make_progress(1), optimizer); },
-      {"optimizer.safetensors"});
 }
 
 TEST_F(Checkpoint, LoadsTheWeightsThroughTheirMasters) {
@@ -134,9 +64,93 @@ TEST_F(Checkpoint, LoadsTheWeightsThroughTheirMasters) {
   const auto before = drafter.parameters().front().second.clone();
   drafter.parameters().front().second.fill_(9);
   AdamW other(drafter.parameters(), {});
-  load_optimizer(folder / "checkpoints/step-4", make_progress(4), other);
+  load_optimizer(path(4), other);
   EXPECT_TRUE(drafter.parameters().front().second.equal(before));
   EXPECT_EQ(other.num_steps(), 4);
+}
+
+TEST_F(Checkpoint, ReplacesWhatABrokenSaveLeft) {
+  folder.write("checkpoints/.step-1.partial/model.safetensors", "half");
+  folder.write("checkpoints/step-1/model.safetensors", "half");
+  write(1);
+  EXPECT_EQ(list(), (std::vector<std::string>{"step-1"}));
+  EXPECT_EQ(find_damage(path(1)), std::nullopt);
+}
+
+TEST_F(Checkpoint, NamesEveryFileInItsManifest) {
+  write(1);
+  const auto files = formats::read_json_file(path(1) / "manifest.json").at("files");
+  for (const auto& entry : fs::directory_iterator(path(1))) {
+    const std::string name = entry.path().filename().string();
+    if (name == "manifest.json") continue;
+    ASSERT_TRUE(files.contains(name)) << name;
+    EXPECT_EQ(files.at(name).at("bytes"), entry.file_size());
+  }
+  EXPECT_EQ(files.size(), 4U);
+}
+
+TEST_F(Checkpoint, ShowsABitThatChangedInAnyFile) {
+  for (const char* name :
+       {"config.json", "model.safetensors", "optimizer.safetensors", "state.json"}) {
+    write(1);
+    EXPECT_EQ(find_damage(path(1)), std::nullopt);
+    testing::flip_bit(path(1) / name);
+    expect_damage({name, "checksum"});
+  }
+}
+
+TEST_F(Checkpoint, ShowsAFileThatIsShortOrMissing) {
+  for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
+    write(1);
+    fs::resize_file(path(1) / name, fs::file_size(path(1) / name) - 1);
+    expect_damage({name, "bytes"});
+    fs::remove(path(1) / name);
+    expect_damage({name, "No such file"});
+  }
+}
+
+TEST_F(Checkpoint, IsIncompleteWithoutAGoodManifest) {
+  for (const char* text :
+       {"", "[]", "{}", "{\"files\": {}}", "{\"files\": {\"../state.json\": {}}}",
+        "{\"files\": {\"state.json\": {\"bytes\": -1}}}"}) {
+    write(1);
+    write_file_atomically(path(1) / "manifest.json", text);
+    expect_damage({"manifest.json"});
+  }
+  write_file_atomically(
+      path(1) / "manifest.json", "{\"files\": {\"../a\": {\"bytes\": 1, \"crc32c\": \"\"}}}");
+  expect_damage({"'../a'"});
+  fs::remove(path(1) / "manifest.json");
+  expect_damage({"manifest.json"});
+}
+
+TEST_F(Checkpoint, RefusesAStateThatMakesNoSense) {
+  write(1);
+  const fs::path file = path(1) / "state.json";
+  const std::string good = read_file(file);
+  for (const std::string& text :
+       {good.substr(0, good.size() / 2), std::string("[]"), std::string("{}"),
+        std::string("{\"step\": -1}")}) {
+    write_file_atomically(file, text);
+    expect_error<DataError>([&] { read_progress(path(1)); }, {"state.json"});
+    expect_error<DataError>([&] { read_stamp(path(1)); }, {"state.json"});
+    expect_error<DataError>([&] { read_schedule(path(1)); }, {"state.json"});
+  }
+}
+
+TEST_F(Checkpoint, LeavesTheFormerOneAloneWhenTheDiskIsFull) {
+  write(1);
+  const auto before = testing::snapshot(folder.path());
+  // A limit on the size of files stands for a full disk: the write is refused half-way.
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{10000, old.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  expect_error<DeviceError>([&] { write(2); }, {"step-2", "model.safetensors"});
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(testing::snapshot(folder.path()) == before);
 }
 
 }  // namespace

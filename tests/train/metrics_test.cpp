@@ -32,6 +32,7 @@ MetricSums sum_blocks(
     }
   }
   terms.weight_sum = blocks.weights.sum();
+  terms.weights = blocks.weights.flatten();
   terms.loss_sum = (blocks.weights.flatten() * terms.ce).sum();
   return sum_metrics(terms, blocks, tokens);
 }

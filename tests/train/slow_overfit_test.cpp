@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "draftsmith/eval/greedy_decode.h"
+#include "draftsmith/eval/token_picker.h"
 
 #include "tests/train/tiny_run.h"
 
@@ -27,7 +27,7 @@ double measure_tau(
   double rounds = 0;
   int64_t anchor = 32;
   while (anchor + K - 1 < kLength) {
-    auto cache = drafter.make_cache(kLength);
+    auto cache = drafter.make_cache(1, kLength);
     drafter.append_context(cache, features.narrow(1, 0, anchor));
     std::vector<int64_t> block(static_cast<size_t>(K), drafter.config().mask_token_id);
     block[0] = context[static_cast<size_t>(anchor)];

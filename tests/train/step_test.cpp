@@ -3,7 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <torch/csrc/autograd/autograd.h>
+
+#include "draftsmith/base/error.h"
+#include "draftsmith/train/objective.h"
+
 #include "tests/support/golden.h"
+#include "tests/support/reference.h"
 #include "tests/train/tiny_batches.h"
 
 namespace draftsmith::train {
@@ -41,7 +47,7 @@ TEST(MicroStep, EqualsTheReferenceLossAndGradients) {
     const auto file = golden(folder + "/expected.safetensors");
     for (const auto& [prefix, gamma] :
          {std::pair("dflash.gamma10.", 10.0), std::pair("dflash.", 0.0)}) {
-      for (const std::string method : {"fused", "full"}) {
+      for (const std::string method : {"fused", "recompute", "full"}) {
         SCOPED_TRACE(folder + " " + prefix + method);
         auto loss = make_loss(gamma, 0, 0);
         loss.method = method;
@@ -63,6 +69,88 @@ TEST(MicroStep, EqualsTheReferenceLossAndGradients) {
       }
     }
   }
+}
+
+TEST(MicroStep, EqualsTheReferenceOfDPace) {
+  for (const std::string folder : {"drafter/full", "drafter/sliding"}) {
+    const auto drafter = model::Drafter::load(testing::fixture(folder), torch::kFloat);
+    const auto file = golden(folder + "/expected.safetensors");
+    for (const std::string weighting :
+         {"dpace", "dpace-cumulative-confidence-only", "dpace-continuation-value-only"}) {
+      for (const std::string method : {"fused", "recompute", "full"}) {
+        SCOPED_TRACE(folder + " " + weighting + " " + method);
+        auto loss = make_loss(10, 0, 0);
+        loss.weighting = weighting;
+        loss.method = method;
+        loss.chunk_rows = method == "full" ? 0 : 5;
+        const auto step = run_micro_step(
+            drafter, tiny_target().lm_head(), fixture_batch(drafter, folder, loss.block_decay()),
+            loss);
+        EXPECT_EQ(step.sums.weight_sum, 2);
+        const double expected = file.tensor(weighting + ".loss").item<double>();
+        EXPECT_NEAR(step.sums.loss(), expected, 1e-5 * expected);
+        EXPECT_EQ(step.sums.accuracy(), file.tensor(weighting + ".accuracy").item<double>());
+        int64_t compared = 0;
+        for (size_t i = 0; i < step.gradients.size(); ++i) {
+          const std::string name = weighting + ".grad." + drafter.parameters()[i].first;
+          if (!file.has(name)) continue;
+          ++compared;
+          EXPECT_LE(relative_difference(step.gradients[i] / 2, file.tensor(name)), 1e-4) << name;
+        }
+        EXPECT_EQ(compared, 2);
+      }
+    }
+  }
+}
+
+TEST(MicroStep, GivesTheSameGradientsHoweverItIsComputed) {
+  for (const std::string folder : {"drafter/full", "drafter/sliding"}) {
+    const auto drafter = model::Drafter::load(testing::fixture(folder), torch::kFloat);
+    const auto batch = fixture_batch(drafter, folder, 10);
+    const auto loss = make_loss(10, 0, 0.1);
+    const auto run = [&](const model::ForwardPlan& plan) {
+      return run_micro_step(drafter, tiny_target().lm_head(), batch, loss, true, plan);
+    };
+    const auto wanted = run({});
+    for (const auto method :
+         {ops::AttentionMethod::kBlock, ops::AttentionMethod::kGather,
+          ops::AttentionMethod::kDense}) {
+      for (const bool recomputes : {false, true}) {
+        const auto step = run({method, recomputes});
+        EXPECT_NEAR(step.sums.loss_sum, wanted.sums.loss_sum, 1e-5 * wanted.sums.loss_sum);
+        ASSERT_EQ(step.gradients.size(), wanted.gradients.size());
+        for (size_t i = 0; i < step.gradients.size(); ++i) {
+          EXPECT_LE(relative_difference(step.gradients[i], wanted.gradients[i]), 1e-5)
+              << drafter.parameters()[i].first;
+        }
+      }
+    }
+  }
+}
+
+TEST(DPace, WithoutSmoothingIsTheDerivativeOfTheExpectedAcceptance) {
+  const auto q = torch::tensor({1.0, 0.9, 0.5, 0.7, 1.0, 0.4, 0.3, 0.8}).view({1, 2, 4});
+  auto supervised = torch::ones({1, 2, 4}, torch::kBool);
+  supervised.select(2, 0).fill_(false);
+  supervised[0][1][2] = false;  // a hole neither breaks the prefix nor counts
+  LossSettings loss;
+  loss.weighting = "dpace";
+  loss.dpace_alpha = 0;
+  const auto log_q = q.log().set_requires_grad(true);
+  const auto prefix =
+      log_q.exp().masked_fill(supervised.logical_not(), 1).cumprod(-1);
+  const auto expected = (prefix * supervised.to(torch::kDouble)).sum();
+  const auto wanted = torch::autograd::grad({expected}, {log_q})[0];
+  EXPECT_LE(
+      testing::max_difference(dpace_weights(q, supervised, loss), wanted * supervised), 1e-6);
+}
+
+TEST(DPace, RefusesOtherTerms) {
+  LossSettings loss;
+  loss.weighting = "dpace";
+  testing::expect_error<ConfigError>([&] { loss.check(); }, {"dpace", "--loss.kl_weight=0"});
+  loss.kl_weight = loss.cap_weight = 0;
+  EXPECT_NO_THROW(loss.check());
 }
 
 TEST(MicroStep, GivesTheSameSumsHoweverABatchIsCut) {

@@ -41,18 +41,33 @@ inline pipeline::TrainBatch make_batch(
       target, std::move(source), drafter.config().target_layer_ids, drafter.dtype());
 }
 
-/// Rows [first, first + count) of a batch, padding kept.
+/// Sequences [first, first + count) of a batch, padding kept.
 inline pipeline::TrainBatch
 narrow_rows(const pipeline::TrainBatch& batch, int64_t first, int64_t count) {
   pipeline::TrainBatch part = batch;
   auto& blocks = part.blocks;
+  const int64_t S = batch.features.size(1) / blocks.num_rows;
+  const int64_t begin = first * S;
+  const auto& anchors = batch.blocks.layout.anchors;
+  const auto chosen =
+      (anchors >= begin).logical_and(anchors < begin + count * S)[0].nonzero().squeeze(1);
   for (torch::Tensor* tensor :
-       {&part.embedded, &part.features, &part.teacher_states, &blocks.layout.anchors,
-        &blocks.layout.keep, &blocks.layout.context_begin, &blocks.block_ids, &blocks.positions,
-        &blocks.context_positions, &blocks.labels, &blocks.weights, &blocks.teacher_rows})
-    *tensor = tensor->narrow(0, first, count);
-  const auto begin = batch.tokens.lengths.begin() + first;
-  part.tokens.lengths = {begin, begin + count};
+       {&blocks.layout.anchors, &blocks.layout.keep, &blocks.layout.context_begin,
+        &blocks.block_ids, &blocks.positions, &blocks.labels, &blocks.weights,
+        &blocks.teacher_rows})
+    *tensor = tensor->index_select(1, chosen);
+  for (torch::Tensor* tensor :
+       {&part.features, &part.teacher_states, &blocks.context_positions})
+    *tensor = tensor->narrow(1, begin, count * S);
+  const int64_t K = blocks.layout.block_size;
+  part.embedded = batch.embedded.unflatten(1, {-1, K}).index_select(1, chosen).flatten(1, 2);
+  blocks.num_rows = count;
+  blocks.layout.anchors = blocks.layout.anchors - begin;
+  blocks.layout.context_begin = blocks.layout.context_begin - begin;
+  blocks.teacher_rows =
+      torch::where(blocks.teacher_rows >= 0, blocks.teacher_rows - begin, blocks.teacher_rows);
+  const auto lengths = batch.tokens.lengths.begin() + first;
+  part.tokens.lengths = {lengths, lengths + count};
   return part;
 }
 

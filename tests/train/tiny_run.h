@@ -23,6 +23,8 @@ struct RunOptions {
   int64_t save_every = 1000;
   double epochs = 3;
   double lr = 1e-2;
+  double held_out = 0;
+  int64_t eval_every = 1000;
 };
 
 /// A trainer of 10 sequences, 2 in a batch.
@@ -43,11 +45,16 @@ inline std::unique_ptr<train::Trainer> make_trainer(
   settings.save_every = options.save_every;
   settings.keep_last = 100;
   settings.log_every = 1;
-  return std::make_unique<train::Trainer>(
+  settings.eval_every = options.eval_every;
+  data_settings.held_out = options.held_out;
+  data::BatchSource source(
+      data::TokenDataset::open(dataset, ""), data_settings, target.config().vocab_size);
+  auto held_out = source.held_out();
+  auto trainer = std::make_unique<train::Trainer>(
       target, make_tiny_drafter(target, options.dtype, options.drafter_seed),
-      data::BatchSource(
-          data::TokenDataset::open(dataset, ""), data_settings, target.config().vocab_size),
-      make_loss(10, 0.15, 0.1), settings, std::map<std::string, std::string>{{"key", "value"}});
+      std::move(source), make_loss(10, 0.15, 0.1), settings, train::RunStamp{});
+  if (options.eval_every < 1000) trainer->evaluate_on(std::move(held_out.value()));
+  return trainer;
 }
 
 inline std::filesystem::path write_ten_sequences(const TempFolder& folder) {

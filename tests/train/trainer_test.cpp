@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/train/checkpoint_list.h"
 
 #include "tests/support/reference.h"
 #include "tests/train/tiny_run.h"
@@ -146,14 +146,35 @@ TEST(Trainer, ChangesEveryTensorOfTheDrafter) {
         << start.parameters()[i].first;
 }
 
-TEST(Trainer, StopsWithDivergenceWhenNothingIsFinite) {
+TEST(Trainer, StopsAfterTheStepAndGoesOnAsIfNothingHadBeen) {
   const TempFolder folder;
-  const RunOptions options{.out = (folder / "run").string()};
-  const auto trainer = make_trainer(tiny_target(), testing::write_ten_sequences(folder), options);
-  const at::NoGradGuard no_grad;
-  auto weight = trainer->drafter().parameters().front().second;
-  weight.fill_(std::numeric_limits<float>::quiet_NaN());
-  testing::expect_error<DivergenceError>([&] { trainer->run(); }, {"finite"});
+  const auto dataset = testing::write_ten_sequences(folder);
+  RunOptions options{.out = (folder / "unbroken").string()};
+  const auto unbroken = make_trainer(tiny_target(), dataset, options);
+  EXPECT_TRUE(unbroken->run());
+
+  options.out = (folder / "stopped").string();
+  int asked = 0;
+  const auto stopped = make_trainer(tiny_target(), dataset, options);
+  EXPECT_FALSE(stopped->run([&] { return ++asked > 6; }));
+  EXPECT_EQ(stopped->progress().step, 6);
+  EXPECT_FALSE(fs::exists(folder / "stopped/export"));
+  const auto checkpoint = find_newest_checkpoint(folder / "stopped");
+  ASSERT_EQ(checkpoint, folder / "stopped/checkpoints/step-6");
+  const auto resumed = make_trainer(tiny_target(), dataset, options);
+  resumed->resume(*checkpoint);
+  EXPECT_TRUE(resumed->run());
+  expect_equal_weights(resumed->drafter(), unbroken->drafter());
+  EXPECT_EQ(read_metrics(folder / "stopped").size(), 15U);
+}
+
+TEST(Trainer, EndsWithTheErrorOfASaveThatFailed) {
+  const TempFolder folder;
+  const RunOptions options{.out = (folder / "run").string(), .save_every = 1};
+  const auto dataset = testing::write_ten_sequences(folder);
+  folder.write("run/checkpoints", "a file is in the way");
+  testing::expect_error<DeviceError>(
+      [&] { make_trainer(tiny_target(), dataset, options)->run(); }, {"run/checkpoints"});
 }
 
 TEST(Trainer, RefusesAnythingButTwoBetas) {

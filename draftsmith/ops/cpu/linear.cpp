@@ -19,6 +19,14 @@ namespace draftsmith::ops::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// Rows of the largest tile: its sums, one weight per output column and one value of x are to fit
+/// into the vector registers.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+constexpr int kTileRows = 6;  // of 32 registers
+#else
+constexpr int kTileRows = 4;
+#endif
+
 /// Dot products of kRows rows of x (in the compute type) with kOut rows of the weight. Every
 /// product has one accumulator and the same order of additions whatever kRows and kOut are.
 template <int kRows, int kOut, class T>
@@ -68,10 +76,14 @@ void linear_columns(const FewRowLinearParams& params, int64_t begin, int64_t end
   const auto rows_at = [&](int64_t row) { return x.data() + row * params.in; };
   const auto run_rows = [&]<int kOut>(int64_t column) {
     int64_t row = 0;
-    for (; row + 4 <= params.rows; row += 4)
-      dot_tile<4, kOut, T>(params, rows_at(row), row, column);
-    for (; row < params.rows; ++row)
-      dot_tile<1, kOut, T>(params, rows_at(row), row, column);
+    const auto run_tiles = [&]<int kRows>() {
+      for (; row + kRows <= params.rows; row += kRows)
+        dot_tile<kRows, kOut, T>(params, rows_at(row), row, column);
+    };
+    run_tiles.template operator()<kTileRows>();
+    if constexpr (kTileRows > 4) run_tiles.template operator()<4>();
+    run_tiles.template operator()<2>();
+    run_tiles.template operator()<1>();
   };
   int64_t column = begin;
   for (; column + 4 <= end; column += 4)

@@ -14,6 +14,7 @@
 #include <hwy/contrib/math/math-inl.h>
 
 #include "draftsmith/ops/cpu/storage-inl.h"
+#include "draftsmith/ops/cpu/top_k-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace draftsmith::ops::HWY_NAMESPACE {
@@ -168,11 +169,10 @@ struct RowGradient {
   C log_sum;          // of z
   C teacher_log_sum;  // of t
   C mean;             // mean of z under q
-  C q_factor;         // weight (1 + kl_weight)
-  C p_factor;         // weight kl_weight
-  C cap_factor;       // weight cap_weight [correct]
+  C q_factor;         // 1 + kl_weight
+  C p_factor;         // kl_weight
+  C cap_factor;       // cap_weight [correct]
   int64_t label;
-  C label_part;  // weight
 };
 
 template <bool kHasTeacher, class T>
@@ -194,7 +194,7 @@ void write_gradient(
   };
   C label_teacher = 0;
   if constexpr (kHasTeacher) label_teacher = load_scalar(row.teacher + g.label);
-  const C at_label = value_at(label_z, label_teacher) - g.label_part;
+  const C at_label = value_at(label_z, label_teacher) - C{1};
 
   const auto log_sum = hn::Set(d, g.log_sum);
   const auto teacher_log_sum = hn::Set(d, g.teacher_log_sum);
@@ -231,7 +231,18 @@ void head_row(const HeadRowsParams& params, int64_t r) {
   const double teacher_log_sum = kHasTeacher ? params.teacher.log_sum[teacher_index] : 0;
   const LogitRow<T> row{stored, teacher};
 
-  const auto maximum = find_maximum<kHasTeacher>(row, width);
+  const auto k = static_cast<size_t>(params.top_k);
+  std::vector<TopEntry<C>> top;
+  Maximum<C> maximum;
+  if (k > 1) {
+    top = find_top<C>(
+        width, k, [&](auto d, int64_t i) { return row.template at<kHasTeacher>(d, i); },
+        [&](int64_t i) { return row.template scalar<kHasTeacher>(i); });
+    maximum = {top[0].value, top[0].index};
+  } else {
+    maximum = find_maximum<kHasTeacher>(row, width);
+    if (k == 1) top = {{maximum.value, maximum.index}};
+  }
   const auto sums = sum_row<kHasTeacher>(row, width, maximum.value, teacher_log_sum);
   const int64_t label = params.labels[r];
   const double log_exp_sum = std::log(sums.exp_sum);
@@ -252,17 +263,20 @@ void head_row(const HeadRowsParams& params, int64_t r) {
         std::abs(x) < 0.5 ? std::log1p(x) : max + log_exp_sum - teacher_log_sum;
     params.kl[r] = std::max(0.0, log_ratio - sums.p_difference_sum);
   }
+  for (size_t i = 0; i < k; ++i) {
+    const auto place = static_cast<size_t>(r) * k + i;
+    params.top_ids[place] = top[i].index;
+    params.top_log_probs[place] = static_cast<double>(top[i].value) - max - log_exp_sum;
+  }
   if (!params.needs_gradient) return;
-  const double weight = params.weights[r];
   const RowGradient<C> gradient{
       .log_sum = static_cast<C>(max + log_exp_sum),
       .teacher_log_sum = static_cast<C>(teacher_log_sum),
       .mean = static_cast<C>(max + mean_below),
-      .q_factor = static_cast<C>(weight * (1 + (kHasTeacher ? params.kl_weight : 0))),
-      .p_factor = static_cast<C>(kHasTeacher ? weight * params.kl_weight : 0),
-      .cap_factor = static_cast<C>(is_correct ? weight * params.cap_weight : 0),
-      .label = label,
-      .label_part = static_cast<C>(weight)};
+      .q_factor = static_cast<C>(1 + (kHasTeacher ? params.kl_weight : 0)),
+      .p_factor = static_cast<C>(kHasTeacher ? params.kl_weight : 0),
+      .cap_factor = static_cast<C>(is_correct ? params.cap_weight : 0),
+      .label = label};
   write_gradient<kHasTeacher>(row, width, gradient, stored);
 }
 

@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 // clang-format on
 
+#include "draftsmith/ops/cpu/loops-inl.h"
 #include "draftsmith/ops/cpu/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,14 +47,23 @@ void rms_norm_row(const RmsNormParams& params, int64_t r) {
     sum += load_scalar(x + i) * load_scalar(x + i);
   const C scale = C{1} / std::sqrt(sum / static_cast<C>(params.width) + static_cast<C>(params.eps));
   if (params.scale != nullptr) params.scale[r] = static_cast<double>(scale);
-  const auto scales = hn::Set(d, scale);
-  for (int64_t i = 0; i < end; i += lanes) {
+  const T* gate =
+      params.gate == nullptr ? nullptr : static_cast<const T*>(params.gate) + r * params.width;
+  for_each_vector<C>(0, params.width, [&](auto tag, int64_t i) HWY_ATTR {
+    const auto normed = hn::Mul(load_wide(tag, x + i), hn::Set(tag, scale));
+    const auto weights = load_wide(tag, weight + i);
+    if (params.is_zero_centred) {
+      store_narrow(tag, hn::MulAdd(normed, weights, normed), out + i);
+      return;
+    }
     // The normed value is rounded before the weight multiplies it, as the models do.
-    const auto normed = round_to<T>(d, hn::Mul(load_wide(d, x + i), scales));
-    store_narrow(d, hn::Mul(normed, load_wide(d, weight + i)), out + i);
-  }
-  for (int64_t i = end; i < params.width; ++i)
-    store_scalar<T>(round_scalar<T>(load_scalar(x + i) * scale) * load_scalar(weight + i), out + i);
+    auto value = hn::Mul(round_to<T>(tag, normed), weights);
+    if (gate != nullptr) {
+      const auto gates = load_wide(tag, gate + i);
+      value = hn::Mul(round_to<T>(tag, value), hn::Mul(gates, sigmoid_of(tag, gates)));
+    }
+    store_narrow(tag, value, out + i);
+  });
 }
 
 /// Gradient of one row; adds its part of the weight's gradient to `weight_sum` [width].

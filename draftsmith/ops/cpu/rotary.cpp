@@ -23,7 +23,7 @@ void rotate_position(const RotaryParams& params, int64_t b, int64_t s) {
   using C = typename Stored<T>::Compute;
   const hn::ScalableTag<C> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const int64_t half = params.E / 2;
+  const int64_t half = params.rotated / 2;
   const int64_t end = half / lanes * lanes;
   const int64_t angle_row = (params.has_batch_angles ? b : 0) * params.S + s;
   const T* cos = static_cast<const T*>(params.cos) + angle_row * half;
@@ -52,6 +52,7 @@ void rotate_position(const RotaryParams& params, int64_t b, int64_t s) {
       store_scalar<T>(x * c - y * sn, out + j);
       store_scalar<T>(x * sn + y * c, out + half + j);
     }
+    std::copy(low + params.rotated, low + params.E, out + params.rotated);
   }
 }
 

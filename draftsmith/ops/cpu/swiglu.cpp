@@ -9,37 +9,14 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 // clang-format on
-#include <hwy/contrib/math/math-inl.h>
 
+#include "draftsmith/ops/cpu/loops-inl.h"
 #include "draftsmith/ops/cpu/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace draftsmith::ops::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-/// Calls `step(d, i)` for vectors and, with a one-lane vector, for what is left over.
-template <class C, class Step>
-HWY_INLINE void for_each_vector(int64_t begin, int64_t end, const Step& step) {
-  const hn::ScalableTag<C> d;
-  const hn::CappedTag<C, 1> one;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = begin;
-  for (; i + lanes <= end; i += lanes)
-    step(d, i);
-  for (; i < end; ++i)
-    step(one, i);
-}
-
-/// 1 / (1 + exp(-x)); 0 below a bound beyond which Exp is undefined and the value denormal.
-template <class D>
-HWY_INLINE hn::Vec<D> sigmoid_of(D d, hn::Vec<D> x) {
-  using C = hn::TFromD<D>;
-  const auto bound = hn::Set(d, static_cast<C>(sizeof(C) == sizeof(float) ? -87 : -700));
-  const auto one = hn::Set(d, C{1});
-  const auto value = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(hn::Max(x, bound)))));
-  return hn::IfThenElseZero(hn::Gt(x, bound), value);
-}
 
 template <class T>
 struct SwigluForward {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "draftsmith/eval/greedy_decode.h"
+#include "draftsmith/eval/plain_decode.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,9 @@ using testing::decode_target;
 using testing::read_decode_cases;
 using Ids = std::vector<int64_t>;
 
-TEST(GreedyDecode, EqualsTheReferenceContinuations) {
-  for (const std::string name : {"targets/llama-tiny", "targets/qwen3-tiny"}) {
+TEST(PlainDecode, EqualsTheReferenceContinuations) {
+  for (const std::string name :
+       {"targets/llama-tiny", "targets/qwen3-tiny", "targets/qwen3_5-tiny"}) {
     const auto target = testing::load_target(name);
     const auto file = testing::golden(name + "/expected.safetensors");
     const auto as_ids = [&](const char* key) {
@@ -23,20 +24,20 @@ TEST(GreedyDecode, EqualsTheReferenceContinuations) {
       return Ids(tensor.data_ptr<int64_t>(), tensor.data_ptr<int64_t>() + tensor.numel());
     };
     auto ids = as_ids("greedy.prompt");
-    const auto answer = decode_greedily(target, {ids}, {48, {}}).front();
+    const auto answer = decode_plainly(target, {ids}, {48, {}}).front();
     ids.insert(ids.end(), answer.begin(), answer.end());
     EXPECT_EQ(ids, as_ids("greedy.output")) << name;
   }
 }
 
-TEST(GreedyDecode, EqualsTheDecodeFixtureAlone) {
+TEST(PlainDecode, EqualsTheDecodeFixtureAlone) {
   const auto cases = read_decode_cases();
   ASSERT_EQ(cases.size(), 6U);
   for (const auto& item : cases)
-    EXPECT_EQ(decode_greedily(decode_target(), {item.prompt}, {40, {}}).front(), item.greedy);
+    EXPECT_EQ(decode_plainly(decode_target(), {item.prompt}, {40, {}}).front(), item.greedy);
 }
 
-TEST(GreedyDecode, EqualsTheDecodeFixtureInABatchOfDifferentLengths) {
+TEST(PlainDecode, EqualsTheDecodeFixtureInABatchOfDifferentLengths) {
   std::vector<Ids> prompts;
   std::vector<Ids> expected;
   for (const auto& item : read_decode_cases()) {
@@ -44,18 +45,18 @@ TEST(GreedyDecode, EqualsTheDecodeFixtureInABatchOfDifferentLengths) {
     expected.push_back(item.greedy);
   }
   EXPECT_NE(prompts[0].size(), prompts[1].size());
-  EXPECT_EQ(decode_greedily(decode_target(), prompts, {40, {}}), expected);
+  EXPECT_EQ(decode_plainly(decode_target(), prompts, {40, {}}), expected);
 }
 
-TEST(GreedyDecode, LetsRowsLeaveTheBatchAtDifferentSteps) {
+TEST(PlainDecode, LetsRowsLeaveTheBatchAtDifferentSteps) {
   std::vector<Ids> prompts;
   std::vector<Ids> alone;
   const DecodeLimits limits{40, {8, 15}};
   for (const auto& item : read_decode_cases()) {
     prompts.push_back(item.prompt);
-    alone.push_back(decode_greedily(decode_target(), {item.prompt}, limits).front());
+    alone.push_back(decode_plainly(decode_target(), {item.prompt}, limits).front());
   }
-  const auto together = decode_greedily(decode_target(), prompts, limits);
+  const auto together = decode_plainly(decode_target(), prompts, limits);
   EXPECT_EQ(together, alone);
   std::vector<size_t> lengths;
   for (const Ids& answer : together)
@@ -64,44 +65,39 @@ TEST(GreedyDecode, LetsRowsLeaveTheBatchAtDifferentSteps) {
   EXPECT_LT(lengths.front(), lengths.back());
 }
 
-TEST(GreedyDecode, EndsWithTheFirstStopId) {
+TEST(PlainDecode, EndsWithTheFirstStopId) {
   const auto item = read_decode_cases().front();
   for (const size_t position : {0U, 5U, 39U}) {
     const int64_t stop = item.greedy[position];
     const auto first = std::find(item.greedy.begin(), item.greedy.end(), stop);
     EXPECT_EQ(
-        decode_greedily(decode_target(), {item.prompt}, {40, {stop}}).front(),
+        decode_plainly(decode_target(), {item.prompt}, {40, {stop}}).front(),
         Ids(item.greedy.begin(), first + 1));
   }
 }
 
-TEST(GreedyDecode, EndsAtTheLimit) {
+TEST(PlainDecode, EndsAtTheLimit) {
   const auto item = read_decode_cases().front();
   for (const int64_t limit : {1, 2, 17}) {
-    const auto answer = decode_greedily(decode_target(), {item.prompt}, {limit, {}}).front();
+    const auto answer = decode_plainly(decode_target(), {item.prompt}, {limit, {}}).front();
     EXPECT_EQ(answer, Ids(item.greedy.begin(), item.greedy.begin() + limit));
   }
 }
 
-TEST(GreedyDecode, TellsOfEveryNewToken) {
+TEST(PlainDecode, TellsOfEveryNewToken) {
   std::vector<Ids> prompts;
   for (const auto& item : read_decode_cases())
     prompts.push_back(item.prompt);
   int64_t told = 0;
-  const auto answers = decode_greedily(
-      decode_target(), prompts, {20, {8, 15}}, [&](int64_t added) { told += added; });
+  const auto answers = decode_plainly(
+      decode_target(), prompts, {20, {8, 15}}, {}, 0, [&](int64_t added) { told += added; });
   int64_t all = 0;
   for (const Ids& answer : answers)
     all += static_cast<int64_t>(answer.size());
   EXPECT_EQ(told, all);
 }
 
-TEST(GreedyDecode, PicksTheLowestIdOnTies) {
-  const auto logits = torch::tensor({1.0F, 3.0F, 3.0F, 0.0F, 0.0F, 0.0F}).view({2, 3});
-  EXPECT_EQ(pick_greedy(logits), (Ids{1, 0}));
-}
-
-TEST(GreedyDecode, MeasuresTheGapOfTheTwoBestLogits) {
+TEST(PlainDecode, MeasuresTheGapOfTheTwoBestLogits) {
   const auto file = testing::golden("targets/qwen3-tiny/expected.safetensors");
   const auto ids = file.tensor("short.input_ids").contiguous();
   const auto best = std::get<0>(file.tensor("short.logits")[0][4].topk(2));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "draftsmith/eval/greedy_decode.h"
+#include "draftsmith/eval/plain_decode.h"
 
 #include <algorithm>
 #include <numeric>
@@ -11,14 +11,25 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-bool has_ended(const Ids& answer, const DecodeLimits& limits) {
-  if (answer.empty()) return false;
-  return static_cast<int64_t>(answer.size()) == limits.max_new_tokens ||
-         std::find(limits.stop_ids.begin(), limits.stop_ids.end(), answer.back()) !=
-             limits.stop_ids.end();
+/// The next token of every row.
+Ids pick_all(
+    const torch::Tensor& logits,
+    const Ids& rows,
+    const std::vector<Ids>& answers,
+    const TokenPicker& picker,
+    int64_t first_response) {
+  if (picker.is_greedy()) return pick_greedy(logits);
+  Ids next;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto place = answers[static_cast<size_t>(rows[i])].size();
+    next.push_back(picker.pick(
+        logits[static_cast<int64_t>(i)], first_response + rows[i], static_cast<int64_t>(place)));
+  }
+  return next;
 }
 
-/// Prompts [B, longest], padded on the right with 0.
+}  // namespace
+
 torch::Tensor pad_prompts(const std::vector<Ids>& prompts) {
   size_t longest = 0;
   for (const auto& prompt : prompts)
@@ -31,17 +42,19 @@ torch::Tensor pad_prompts(const std::vector<Ids>& prompts) {
   return ids;
 }
 
-}  // namespace
-
-std::vector<int64_t> pick_greedy(const torch::Tensor& logits) {
-  const auto best = logits.argmax(-1).contiguous();
-  return {best.data_ptr<int64_t>(), best.data_ptr<int64_t>() + best.numel()};
+bool has_ended(const Ids& answer, const DecodeLimits& limits) {
+  return static_cast<int64_t>(answer.size()) >= limits.max_new_tokens ||
+         std::find_first_of(
+             answer.begin(), answer.end(), limits.stop_ids.begin(), limits.stop_ids.end()) !=
+             answer.end();
 }
 
-std::vector<Ids> decode_greedily(
+std::vector<Ids> decode_plainly(
     const model::Target& target,
     const std::vector<Ids>& prompts,
     const DecodeLimits& limits,
+    const TokenPicker& picker,
+    int64_t first_response,
     const std::function<void(int64_t)>& on_step) {
   const at::NoGradGuard no_grad;
   DS_CHECK(!prompts.empty() && limits.max_new_tokens >= 1);
@@ -54,11 +67,12 @@ std::vector<Ids> decode_greedily(
 
   auto states = target.forward(padded, {}, cache, lengths).last;
   const auto last_rows = torch::tensor(lengths, torch::kLong) - 1;
-  auto next = pick_greedy(target.logits(states.index({torch::arange(B, torch::kLong), last_rows})));
-
   std::vector<Ids> answers(prompts.size());
   Ids rows(prompts.size());  // the prompt that each row of the batch answers
   std::iota(rows.begin(), rows.end(), 0);
+  auto next = pick_all(
+      target.logits(states.index({torch::arange(B, torch::kLong), last_rows})), rows, answers,
+      picker, first_response);
   while (true) {
     int64_t num_added = 0;
     Ids open_rows;
@@ -85,7 +99,9 @@ std::vector<Ids> decode_greedily(
       open_tokens = next;
     }
     const auto ids = torch::tensor(open_tokens, torch::kLong).unsqueeze(1);
-    next = pick_greedy(target.logits(target.forward(ids, {}, cache).last.squeeze(1)));
+    next = pick_all(
+        target.logits(target.forward(ids, {}, cache).last.squeeze(1)), rows, answers, picker,
+        first_response);
   }
 }
 

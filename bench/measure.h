@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <fmt/ranges.h>
+#include <torch/types.h>
+
+#include "draftsmith/base/stopwatch.h"
+#include "draftsmith/memory/host_allocator.h"
+
+namespace draftsmith::bench {
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// What several ways of doing the same took, run in turn so that the machine's moods hit all alike.
+struct Contender {
+  std::string name;
+  std::function<void()> run;
+  std::vector<double> seconds = {};
+  int64_t extra_bytes = 0;  // peak of tensors beyond those alive before
+
+  double time() const { return median(seconds); }
+};
+
+inline void measure(std::vector<Contender>& contenders, int repeats) {
+  for (int i = 0; i < repeats; ++i) {
+    for (auto& contender : contenders) {
+      memory::reset_host_peak();
+      const int64_t before = memory::host_bytes().live;
+      const Stopwatch watch;
+      contender.run();
+      contender.seconds.push_back(watch.seconds());
+      contender.extra_bytes = memory::host_bytes().peak - before;
+    }
+  }
+}
+
+/// Rows of a Markdown table, printed as they come.
+inline void print_row(const std::vector<std::string>& cells) {
+  fmt::print("| {} |\n", fmt::join(cells, " | "));
+  std::fflush(stdout);
+}
+inline void print_header(const std::vector<std::string>& cells) {
+  print_row(cells);
+  print_row(std::vector<std::string>(cells.size(), "---"));
+}
+
+/// Values of about N(0, scale^2) in bfloat16, quickly made and the same in every run.
+inline torch::Tensor random_bfloat16(at::IntArrayRef shape, double scale, uint64_t seed) {
+  const auto generator = at::detail::createCPUGenerator(seed);
+  return torch::empty(shape, torch::kBFloat16).normal_(0, scale, generator);
+}
+
+}  // namespace draftsmith::bench

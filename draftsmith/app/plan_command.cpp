@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <ATen/Parallel.h>
+
+#include "draftsmith/app/command_line.h"
+#include "draftsmith/app/plan_run.h"
+#include "draftsmith/base/error.h"
+#include "draftsmith/base/log.h"
+#include "draftsmith/base/stopwatch.h"
+#include "draftsmith/data/batch_source.h"
+#include "draftsmith/formats/json.h"
+#include "draftsmith/model/drafter_init.h"
+#include "draftsmith/train/objective.h"
+
+namespace draftsmith::app {
+namespace {
+
+/// Rate of a matrix product of the drafter's shape: [rows, D] x [D, I].
+double measure_gemm_rate(const memory::StepShape& shape, torch::ScalarType dtype) {
+  const int64_t rows = std::min<int64_t>(shape.rows(), 4096);
+  const int64_t D = shape.drafter.hidden_size, I = shape.drafter.intermediate_size;
+  const auto x = torch::ones({rows, D}, dtype);
+  const auto weight = torch::ones({I, D}, dtype);
+  torch::mm(x, weight.t());
+  const Stopwatch watch;
+  int64_t runs = 0;
+  while (watch.seconds() < 0.5) {
+    torch::mm(x, weight.t());
+    ++runs;
+  }
+  return 2.0 * static_cast<double>(rows * D * I * runs) / watch.seconds();
+}
+
+/// What others keep: whole logits, and keys gathered for every block with heads expanded or not.
+struct Naive {
+  int64_t logits, expanded_gather, grouped_gather;
+
+  explicit Naive(const memory::StepShape& s, int64_t longest) {
+    const auto& d = s.drafter;
+    logits = s.rows() * d.vocab_size * s.element_bytes;
+    const int64_t gathered = 2 * s.blocks * longest * d.head_dim * s.element_bytes;
+    expanded_gather = gathered * d.num_heads;
+    grouped_gather = gathered * d.num_kv_heads;
+  }
+};
+
+}  // namespace
+
+memory::StepShape make_step_shape(
+    const RunConfig& config,
+    const formats::DrafterConfig& drafter,
+    const formats::TargetConfig& target) {
+  memory::StepShape shape;
+  shape.drafter = drafter;
+  shape.target = target;
+  shape.element_bytes = config.drafter.dtype == "float32" ? 4 : 2;
+  shape.target_element_bytes = config.target.dtype == "float32" ? 4 : 2;
+  shape.context_tokens = config.data.tokens_per_batch;
+  shape.blocks = config.data.num_anchors;
+  shape.chunk_rows = config.loss.chunk_rows;
+  shape.threads = at::get_num_threads();
+  shape.has_teacher = config.loss.kl_weight > 0;
+  return shape;
+}
+
+void run_plan(RunConfig config, const Flags& flags) {
+  if (config.target.path.empty()) {
+    throw ConfigError(
+        {.what = "target.path",
+         .expected = "a folder with the target's config.json",
+         .got = "none",
+         .hint = "--target.path=DIR"});
+  }
+  const auto target = formats::read_target_config(config.target.path);
+  config.drafter.init = resolve_drafter_folder(config.drafter.init);
+  const bool is_new = config.drafter.init == "random" || config.drafter.init == "target";
+  const auto drafter =
+      is_new ? model::make_drafter_config(config.drafter, target, config.target.path)
+             : formats::read_drafter_config(config.drafter.init);
+  const auto shape = make_step_shape(config, drafter, target);
+  const int64_t budget = memory::find_budget(config.memory);
+  const auto plan = memory::choose_plan(shape, config.memory, budget);
+  const int64_t P = memory::count_drafter_parameters(drafter);
+  const int64_t plain_state = P * (2 * shape.element_bytes + 8);
+  const Naive naive(shape, std::min(config.data.max_length, shape.context_tokens));
+  double step_seconds = 0;
+  if (flags.measure) {
+    const double rate = measure_gemm_rate(plan.shape, model::parse_dtype(config.drafter.dtype));
+    step_seconds = plan.step_flops / rate;
+  }
+  double hours_per_epoch = 0;
+  if (flags.measure && !config.data.path.empty()) {
+    data::BatchSource source(
+        data::TokenDataset::open(config.data.path, config.data.split), config.data,
+        target.vocab_size);
+    hours_per_epoch = step_seconds * static_cast<double>(source.batches_of_epoch(0)) / 3600;
+  }
+  if (flags.json) {
+    formats::Json parts(plan.parts);
+    print_result(
+        "{}", formats::Json{
+                  {"parameters", P},
+                  {"parts", parts},
+                  {"state_bytes", plan.state},
+                  {"weights_gradients_moments_bytes", plain_state},
+                  {"target_forward_bytes", plan.target_forward},
+                  {"drafter_step_bytes", plan.drafter_step},
+                  {"update_bytes", plan.update},
+                  {"saving_bytes", plan.saving},
+                  {"peak_bytes", plan.peak()},
+                  {"mapped_bytes", plan.mapped},
+                  {"budget_bytes", budget},
+                  {"recompute", plan.shape.recomputes_layers ? "layer" : "none"},
+                  {"chunk_rows", plan.shape.chunk_rows},
+                  {"tokens_per_batch", plan.shape.context_tokens},
+                  {"step_flops", plan.step_flops},
+                  {"step_seconds", step_seconds},
+                  {"hours_per_epoch", hours_per_epoch},
+                  {"whole_logits_bytes", naive.logits},
+                  {"gathered_keys_bytes", naive.expanded_gather},
+                  {"gathered_keys_grouped_bytes", naive.grouped_gather}}
+                  .dump());
+    return;
+  }
+  print_result("{}", memory::print_plan(plan, budget));
+  print_result(
+      "for comparison: weights, gradients and moments without masters {:.2f} GB\n"
+      "  whole logits of a step would take {} (several times over); keys and values gathered for\n"
+      "  every block {} a full layer with heads expanded, {} grouped",
+      static_cast<double>(plain_state) / 1e9, memory::print_bytes(naive.logits),
+      memory::print_bytes(naive.expanded_gather), memory::print_bytes(naive.grouped_gather));
+  if (step_seconds > 0)
+    print_result(
+        "products of a drafter step: {:.1f} TFLOP, {:.2f} s at the rate measured here",
+        plan.step_flops / 1e12, step_seconds);
+  if (hours_per_epoch > 0) print_result("hours per epoch: {:.2f}", hours_per_epoch);
+}
+
+}  // namespace draftsmith::app

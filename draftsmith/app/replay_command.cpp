@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "draftsmith/app/command_line.h"
+#include "draftsmith/base/error.h"
+#include "draftsmith/base/log.h"
+#include "draftsmith/model/drafter_init.h"
+#include "draftsmith/pipeline/train_batch.h"
+#include "draftsmith/train/bad_step.h"
+#include "draftsmith/train/checkpoint_list.h"
+#include "draftsmith/train/step.h"
+
+namespace draftsmith::app {
+namespace {
+
+/// The weights that the batches failed with, or the nearest before them that were kept.
+model::Drafter load_weights(
+    const RunConfig& config,
+    const train::ReplayFile& replay,
+    const model::Target& target) {
+  auto settings = config.drafter;
+  const auto checkpoint = train::find_newest_checkpoint(replay.run_folder, replay.weights_step);
+  const int64_t step = checkpoint ? train::read_progress(*checkpoint).step : 0;
+  if (checkpoint) settings.init = checkpoint->string();
+  log_info(
+      "weights after step {}{}", step,
+      step == replay.weights_step
+          ? std::string(", as in the run")
+          : fmt::format("; those of the run, after step {}, were not kept", replay.weights_step));
+  if (settings.init == "target") {
+    throw ConfigError(
+        {.what = "--replay",
+         .expected = "a checkpoint of the run",
+         .got = "none",
+         .where = replay.run_folder.string(),
+         .hint = "--drafter.init=FOLDER"});
+  }
+  return model::make_drafter(
+      settings, config.target, target, {}, static_cast<uint64_t>(config.train.seed));
+}
+
+/// Numbers of the sequences in whose rows of a tensor [B, ...] something is not finite.
+std::string name_bad_rows(const torch::Tensor& tensor, const std::vector<int64_t>& sequences) {
+  const auto is_good = tensor.detach().isfinite().flatten(1).all(1);
+  std::vector<int64_t> bad;
+  for (int64_t b = 0; b < is_good.size(0); ++b)
+    if (!is_good[b].item<bool>()) bad.push_back(sequences[static_cast<size_t>(b)]);
+  return bad.empty() ? "finite" : fmt::format("not finite in sequences {}", fmt::join(bad, ", "));
+}
+
+/// Runs one batch and prints what came of it; whether all of it was finite.
+bool show_batch(
+    const model::Drafter& drafter,
+    const model::Target& target,
+    const pipeline::TrainBatch& batch,
+    const train::LossSettings& loss) {
+  const auto& sequences = batch.tokens.sequences;
+  const auto step =
+      train::run_micro_step(drafter, target.lm_head().to(drafter.dtype()), batch, loss);
+  print_result(
+      "epoch {}, batch {}: sequences {}", batch.at.epoch, batch.at.batch,
+      fmt::join(sequences, ", "));
+  print_result("  target's features: {}", name_bad_rows(batch.features, sequences));
+  print_result("  target's last states: {}", name_bad_rows(batch.teacher_states, sequences));
+  print_result("  drafter's hidden states: {}", name_bad_rows(step.hidden, sequences));
+  print_result(
+      "  loss {} (ce {}, kl {}, cap {})", step.sums.loss(), step.sums.ce(), step.sums.kl(),
+      step.sums.cap());
+  bool is_finite = std::isfinite(step.sums.loss_sum);
+  for (size_t i = 0; i < step.gradients.size(); ++i) {
+    if (!step.gradients[i].defined() || step.gradients[i].isfinite().all().item<bool>()) continue;
+    print_result("  gradient of {}: not finite", drafter.parameters()[i].first);
+    is_finite = false;
+  }
+  return is_finite;
+}
+
+}  // namespace
+
+void run_replay(const RunConfig& config, const Flags& flags) {
+  const auto replay = train::read_bad_step(flags.replay);
+  const auto vocab_size = formats::read_target_config(config.target.path).vocab_size;
+  auto source = data::BatchSource::open(config.data, vocab_size, replay.run_folder);
+  const auto target = model::Target::load(config.target);
+  const auto drafter = load_weights(config, replay, target);
+  bool is_finite = true;
+  for (size_t i = 0; i < replay.cursors.size(); ++i) {
+    auto read = source.read(replay.cursors[i], drafter.block_rule(config.loss.block_decay()));
+    if (read.tokens.sequences != replay.sequences[i]) {
+      throw DataError(
+          {.what = flags.replay,
+           .expected = fmt::format("sequences {}", fmt::join(replay.sequences[i], ", ")),
+           .got = fmt::format("{}", fmt::join(read.tokens.sequences, ", ")),
+           .where = config.data.path,
+           .hint = "the dataset and data settings of the run"});
+    }
+    const auto batch = pipeline::make_train_batch(
+        target, std::move(read), drafter.config().target_layer_ids, drafter.dtype());
+    is_finite = show_batch(drafter, target, batch, config.loss) && is_finite;
+  }
+  if (is_finite) return;
+  throw DivergenceError(
+      {.what = "replay",
+       .expected = "finite losses and gradients",
+       .got = "others, see above",
+       .where = flags.replay});
+}
+
+}  // namespace draftsmith::app

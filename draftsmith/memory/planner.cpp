@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/memory/planner.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "draftsmith/base/error.h"
+#include "draftsmith/ops/lm_head_loss.h"
+
+namespace draftsmith::memory {
+namespace {
+
+constexpr double kAllocatorSlack = 0.01;               // small tensors that no part names
+constexpr int64_t kSmallestChunk = 16;                 // rows
+constexpr double kShareOfAvailable = 0.9;
+
+/// Recomputation that the settings allow, cheapest first.
+std::vector<bool> list_recomputation(const MemorySettings& settings) {
+  if (settings.recompute == "none") return {false};
+  if (settings.recompute == "layer") return {true};
+  return {false, true};
+}
+
+/// Chunk rows that may be chosen, fastest first.
+std::vector<int64_t> list_chunk_rows(const StepShape& shape) {
+  if (shape.chunk_rows > 0) return {shape.chunk_rows};
+  std::vector<int64_t> rows = {
+      ops::default_chunk_rows(shape.drafter.vocab_size, shape.element_bytes)};
+  while (rows.back() > kSmallestChunk)
+    rows.push_back(std::max(kSmallestChunk, rows.back() / 2));
+  return rows;
+}
+
+std::optional<MemoryPlan>
+find_plan(StepShape shape, const MemorySettings& settings, int64_t budget) {
+  for (const bool recomputes : list_recomputation(settings)) {
+    for (const int64_t rows : list_chunk_rows(shape)) {
+      StepShape chosen = shape;
+      chosen.recomputes_layers = recomputes;
+      chosen.chunk_rows = rows;
+      const auto plan = plan_memory(chosen);
+      if (plan.peak() <= budget) return plan;
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t smallest_peak(const StepShape& shape, const MemorySettings& settings) {
+  int64_t smallest = std::numeric_limits<int64_t>::max();
+  for (const bool recomputes : list_recomputation(settings)) {
+    StepShape chosen = shape;
+    chosen.recomputes_layers = recomputes;
+    chosen.chunk_rows = list_chunk_rows(shape).back();
+    smallest = std::min(smallest, plan_memory(chosen).peak());
+  }
+  return smallest;
+}
+
+/// Halves batch and anchors together until something fits.
+std::string suggest(StepShape shape, const MemorySettings& settings, int64_t budget) {
+  while (shape.context_tokens > 64 && shape.blocks > 1) {
+    shape.context_tokens /= 2;
+    shape.blocks /= 2;
+    if (find_plan(shape, settings, budget))
+      return fmt::format(
+          "--data.tokens_per_batch={} --data.num_anchors={}", shape.context_tokens, shape.blocks);
+  }
+  return fmt::format("--memory.budget={}", print_bytes(smallest_peak(shape, settings) * 21 / 20));
+}
+
+}  // namespace
+
+int64_t MemoryPlan::peak() const {
+  const int64_t most = std::max({target_forward, drafter_step, update, saving});
+  return most + static_cast<int64_t>(kAllocatorSlack * static_cast<double>(most));
+}
+
+MemoryPlan plan_memory(const StepShape& shape) {
+  MemoryPlan plan;
+  plan.shape = shape;
+  Ledger ledger;
+  add_state(ledger, shape);
+  plan.state = ledger.live();
+  add_target_forward(ledger, shape);
+  plan.target_forward = ledger.peak();
+  plan.parts = ledger.parts_at_peak();
+  Ledger step;
+  add_state(step, shape);
+  add_target_forward(step, shape);
+  const int64_t before = step.peak();
+  add_drafter_step(step, shape);
+  plan.drafter_step = step.peak() > before ? step.peak() : step.live();
+  if (step.peak() > plan.target_forward) plan.parts = step.parts_at_peak();
+  plan.update = plan.state;
+  plan.saving = std::max(plan.target_forward, plan.drafter_step);
+  if (!shape.has_target_copy)
+    plan.mapped = count_target_parameters(shape.target) * shape.target_element_bytes;
+  plan.step_flops = count_step_flops(shape);
+  StepShape cheapest = shape;
+  cheapest.recomputes_layers = false;
+  plan.cheapest_flops = count_step_flops(cheapest);
+  return plan;
+}
+
+MemoryPlan choose_plan(StepShape shape, const MemorySettings& settings, int64_t budget) {
+  if (auto plan = find_plan(shape, settings, budget)) return *plan;
+  throw DeviceError(
+      {.what = "memory for the run",
+       .expected = fmt::format("a budget of {}", print_bytes(smallest_peak(shape, settings))),
+       .got = print_bytes(budget),
+       .where = "plan",
+       .hint = suggest(shape, settings, budget)});
+}
+
+int64_t find_budget(const MemorySettings& settings) {
+  const int64_t budget = parse_bytes(settings.budget, "memory.budget");
+  if (budget > 0) return budget;
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  int64_t kilobytes = 0;
+  while (file >> key >> kilobytes >> unit)
+    if (key == "MemAvailable:")
+      return static_cast<int64_t>(kShareOfAvailable * static_cast<double>(kilobytes << 10));
+  return std::numeric_limits<int64_t>::max();
+}
+
+std::string print_plan(const MemoryPlan& plan, int64_t budget) {
+  const StepShape& s = plan.shape;
+  std::string text;
+  const auto line = [&](const std::string& name, int64_t bytes) {
+    text += fmt::format("  {:<42} {:>12}\n", name, print_bytes(bytes));
+  };
+  text += fmt::format(
+      "drafter of {:.3f} billion parameters; {} context tokens, {} blocks of {} = {} rows\n",
+      static_cast<double>(count_drafter_parameters(s.drafter)) / 1e9, s.context_tokens, s.blocks,
+      s.drafter.block_size, s.rows());
+  text += "at the peak:\n";
+  for (const auto& [part, bytes] : plan.parts)
+    if (bytes > 0) line(part, bytes);
+  text += "phases:\n";
+  line("state that stays (from step 1 on)", plan.state);
+  line("target's forward", plan.target_forward);
+  line("drafter's forward and backward", plan.drafter_step);
+  line("optimizer's update", plan.update);
+  line("peak of tensors, allocator slack included", plan.peak());
+  line("target's weights, mapped from its files", plan.mapped);
+  text += fmt::format(
+      "chosen: {}, {} rows of logits at a time{}\n",
+      s.recomputes_layers ? "layers are computed again in backward" : "nothing is recomputed",
+      s.chunk_rows,
+      s.recomputes_layers ? fmt::format(
+                                " ({:.0f} % more arithmetic a step)",
+                                100 * (plan.step_flops / plan.cheapest_flops - 1))
+                          : "");
+  text += fmt::format("budget: {}\n", print_bytes(budget));
+  return text;
+}
+
+}  // namespace draftsmith::memory

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "draftsmith/memory/settings.h"
+#include "draftsmith/memory/step_model.h"
+
+namespace draftsmith::memory {
+
+/// What a run needs, phase by phase. Bytes are of tensors; mapped files are counted apart.
+struct MemoryPlan {
+  StepShape shape;                       // with what was chosen
+  std::map<std::string, int64_t> parts;  // of the peak, by part
+  int64_t state = 0;                     // weights, masters, gradients, moments
+  int64_t target_forward = 0;            // peak while the target runs
+  int64_t drafter_step = 0;              // peak of forward, head and backward
+  int64_t update = 0;                    // optimizer step
+  int64_t saving = 0;                    // a step while a snapshot is written
+  int64_t mapped = 0;                    // of the target's files, shared with the system's cache
+  double step_flops = 0;                 // of the drafter
+  double cheapest_flops = 0;             // the same without recomputation
+
+  /// The most tensor bytes at any time, with allocator slack.
+  int64_t peak() const;
+};
+
+/// The bytes of a run of this shape.
+MemoryPlan plan_memory(const StepShape& shape);
+
+/// Chooses the cheapest of: no recomputation or that of layers (as settings.recompute allows), and
+/// the most rows of logits at a time (`shape.chunk_rows` if that is set), so that the plan's peak
+/// is within `budget`.
+/// Errors: DeviceError if nothing fits, saying what is needed at least, and which data.num_anchors
+/// and data.tokens_per_batch would fit.
+MemoryPlan choose_plan(StepShape shape, const MemorySettings& settings, int64_t budget);
+
+/// settings.budget, or what the machine has: nine tenths of the memory that is available now.
+int64_t find_budget(const MemorySettings& settings);
+
+/// The plan as a table for people: parts of the peak, phases, what was chosen.
+std::string print_plan(const MemoryPlan& plan, int64_t budget);
+
+}  // namespace draftsmith::memory

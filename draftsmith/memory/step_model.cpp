@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of a step, op by op, as the code of model/drafter, ops and train/step has them.
+#include "draftsmith/memory/step_model.h"
+
+#include <algorithm>
+
+#include "draftsmith/model/weights.h"
+
+namespace draftsmith::memory {
+namespace {
+
+constexpr int64_t kFloat = 4;
+constexpr int64_t kDouble = 8;
+constexpr int64_t kLong = 8;
+constexpr int64_t kScaledRows = 2048;    // of the head's gradient at a time
+constexpr int64_t kTileRows = 512;       // of an attention tile
+constexpr const char* kFeatures = "target features and teacher states";
+constexpr const char* kContext = "context keys and values";
+constexpr const char* kAttention = "attention activations";
+constexpr const char* kMlp = "MLP activations";
+constexpr const char* kHead = "head: logits and gradient";
+constexpr const char* kGradients = "gradients of the step";
+constexpr const char* kBackward = "backward: passing gradients";
+constexpr const char* kTarget = "target activations";
+
+int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
+  int64_t count = 0;
+  for (const auto& spec : specs) {
+    int64_t numel = 1;
+    for (const int64_t size : spec.shape)
+      numel *= size;
+    count += numel;
+  }
+  return count;
+}
+
+/// Bytes of tensors, by the letters of docs/notation.md.
+struct Sizes {
+  explicit Sizes(const StepShape& s)
+      : R(s.rows()), T(s.context_tokens), b(s.element_bytes),
+        D(s.drafter.hidden_size), I(s.drafter.intermediate_size),
+        C(s.drafter.num_heads * s.drafter.head_dim),
+        Gd(s.drafter.num_kv_heads * s.drafter.head_dim), H(s.drafter.num_heads),
+        G(s.drafter.num_kv_heads), E(s.drafter.head_dim) {}
+  int64_t R, T, b, D, I, C, Gd, H, G, E;
+
+  int64_t states() const { return R * D * b; }
+  int64_t mlp() const { return R * I * b; }
+  int64_t queries() const { return R * C * b; }
+  int64_t block_keys() const { return R * Gd * b; }
+  int64_t context_keys() const { return T * Gd * b; }
+  int64_t context() const { return T * D * b; }
+
+  /// Context keys before the norm and rotated, the norm's scales, and values.
+  int64_t saved_context() const { return 3 * context_keys() + T * G * kDouble; }
+  /// Normed input, queries and keys before and after, values, output, log sums, scales.
+  int64_t saved_attention() const {
+    return states() + 2 * queries() + 3 * block_keys() + queries() +
+           R * (H + G + H + 1) * kDouble;
+  }
+  /// Sum before the MLP, its norm, gate, up and their product.
+  int64_t saved_mlp() const { return 2 * states() + 3 * mlp() + R * kDouble; }
+
+  /// While one head's tiles run forward or backward, on every thread.
+  int64_t attention_scratch(int64_t threads, bool is_backward) const {
+    const int64_t repeat = H / G;
+    const int64_t width = T + kTileRows / std::max<int64_t>(repeat, 1);
+    const int64_t packed = (R * repeat + 2 * (T + R)) * E * b;
+    const int64_t tile = std::min(kTileRows, R * repeat) * std::min(width, T + R) * b +
+                         2 * std::min(width, T + R) * E * b;
+    int64_t bytes = packed + tile;
+    if (is_backward) {
+      bytes += tile;                                   // the second array of scores
+      bytes += R * repeat * E * (b + kFloat);          // out gradient, its product with out
+      bytes += 2 * (T + R) * E * kFloat;               // sums of key and value gradients
+    }
+    return std::min(threads, G) * bytes;
+  }
+};
+
+void forward_layer(Ledger& ledger, const Sizes& z, const StepShape& s) {
+  ledger.add(kContext, z.saved_context());
+  ledger.add(kAttention, z.saved_attention());
+  ledger.touch(kAttention, z.attention_scratch(s.threads, false));
+  ledger.touch(kAttention, z.states());
+  ledger.add(kMlp, z.saved_mlp());
+  ledger.touch(kMlp, z.states());
+}
+
+/// Leaves out what the layer's own backward has let go.
+void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s) {
+  const int64_t b = z.b;
+  // MLP: the product's gradient, then gate's and up's.
+  ledger.add(kBackward, z.mlp());
+  ledger.add(kGradients, z.D * z.I * b);
+  ledger.drop(kMlp, z.mlp());  // the product
+  ledger.add(kBackward, 2 * z.mlp());
+  ledger.drop(kBackward, z.mlp());
+  ledger.drop(kMlp, 2 * z.mlp());  // gate and up
+  ledger.add(kBackward, z.states());
+  ledger.add(kGradients, z.D * z.I * b);
+  ledger.drop(kBackward, z.mlp());
+  ledger.add(kBackward, z.states());
+  ledger.add(kGradients, z.D * z.I * b);
+  ledger.drop(kBackward, z.mlp() + z.states());
+  ledger.drop(kMlp, z.states());                 // normed
+  ledger.touch(kBackward, z.states());           // the norm's gradient joins the residual's
+  ledger.drop(kBackward, z.states());
+  ledger.drop(kMlp, z.states() + z.R * kDouble);
+  // Attention.
+  ledger.add(kBackward, z.queries());
+  ledger.add(kGradients, z.D * z.C * b);
+  const int64_t key_gradients = 2 * z.context_keys() + 2 * z.block_keys();
+  ledger.add(kBackward, z.queries() + key_gradients);
+  ledger.touch(kBackward, z.attention_scratch(s.threads, true));
+  ledger.drop(kBackward, z.queries());
+  ledger.drop(kAttention, 2 * z.queries() + 2 * z.block_keys() + z.R * z.H * kDouble);
+  ledger.drop(kContext, 2 * z.context_keys());
+  ledger.touch(kBackward, z.states() + z.queries());
+  ledger.add(kGradients, (z.D * z.C + 2 * z.D * z.Gd) * b);
+  ledger.drop(kBackward, z.queries() + key_gradients);
+  ledger.touch(kBackward, z.context());
+  ledger.drop(
+      kAttention,
+      z.states() + z.queries() + z.block_keys() + z.R * (z.H + z.G + 1) * kDouble);
+  ledger.drop(kContext, z.context_keys() + z.T * z.G * kDouble);
+}
+
+}  // namespace
+
+int64_t count_drafter_parameters(const formats::DrafterConfig& config) {
+  return sum_numel(model::list_drafter_weights(config));
+}
+
+int64_t count_target_parameters(const formats::TargetConfig& config) {
+  return sum_numel(model::list_target_weights(config));
+}
+
+void add_state(Ledger& ledger, const StepShape& s) {
+  const int64_t P = count_drafter_parameters(s.drafter);
+  ledger.add("weights", P * s.element_bytes);
+  if (s.element_bytes != kFloat) ledger.add("float32 masters", P * kFloat);
+  ledger.add("gradient sums", P * kFloat);
+  ledger.add("moments", 2 * P * kFloat);
+  if (s.has_target_copy)
+    ledger.add("target weights", count_target_parameters(s.target) * s.target_element_bytes);
+  if (s.element_bytes != s.target_element_bytes)
+    ledger.add(
+        "lm_head in the drafter's type", s.target.vocab_size * s.target.hidden_size * s.element_bytes);
+}
+
+void add_target_forward(Ledger& ledger, const StepShape& s) {
+  const auto& t = s.target;
+  const int64_t T = s.context_tokens, b = s.target_element_bytes;
+  const int64_t states = T * t.hidden_size * b;
+  const auto captured = static_cast<int64_t>(s.drafter.target_layer_ids.size());
+  const int64_t queries = T * t.num_heads * t.head_dim * b;
+  const int64_t keys = T * t.num_kv_heads * t.head_dim * b;
+  const int64_t mlp = T * t.intermediate_size * b;
+  // While a late layer runs: captured states, its input and the sum after attention.
+  ledger.add(kTarget, captured * states);
+  ledger.add(kTarget, 2 * states);
+  ledger.touch(kTarget, 2 * states + 3 * queries + 2 * keys);  // attention, next to normed input
+  ledger.touch(kTarget, states + 3 * mlp);                     // MLP, next to its normed input
+  ledger.drop(kTarget, 2 * states);
+  // The captured states become one tensor.
+  ledger.add(kTarget, states);
+  ledger.add(kFeatures, captured * states);
+  ledger.drop(kTarget, captured * states);
+  ledger.add(kFeatures, states);
+  ledger.drop(kTarget, states);
+  if (s.element_bytes != b) {
+    const int64_t converted = (captured + 1) * states / b * s.element_bytes;
+    ledger.add(kFeatures, converted);
+    ledger.drop(kFeatures, (captured + 1) * states);
+  }
+  ledger.add(kFeatures, s.rows() * (s.drafter.hidden_size * s.element_bytes + 4 * kLong + kFloat));
+}
+
+void add_drafter_step(Ledger& ledger, const StepShape& s) {
+  const Sizes z(s);
+  const int64_t b = z.b;
+  const auto F = static_cast<int64_t>(s.drafter.target_layer_ids.size()) * s.drafter.hidden_size;
+  const int64_t L = s.drafter.num_layers;
+  const int64_t angles = (z.T + z.R) * z.E * b;
+  // Forward.
+  const int64_t projected = 2 * z.context() + z.T * kDouble + angles;
+  ledger.add(kContext, projected);
+  for (int64_t i = 0; i < L; ++i) {
+    if (s.recomputes_layers) {
+      Ledger layer;
+      forward_layer(layer, z, s);
+      ledger.touch("layer computed again", layer.peak());
+    } else {
+      forward_layer(ledger, z, s);
+    }
+    ledger.add(kAttention, z.states());  // the layer's output, kept for the next norm
+  }
+  ledger.add(kAttention, z.states() + z.R * kDouble);  // after the final norm
+  // The head, over supervised rows: at most K - 1 of K.
+  const int64_t supervised = s.blocks * (s.drafter.block_size - 1);
+  const int64_t chunk = std::min(s.chunk_rows, supervised * (s.has_teacher ? 2 : 1));
+  const int64_t head_gradient = supervised * z.D * b;
+  const int64_t row_terms = z.R * (9 * kFloat + 3 * kLong);
+  ledger.add(kHead, head_gradient + row_terms);
+  ledger.touch(kHead, chunk * (s.drafter.vocab_size + 3 * z.D) * b);
+  // Backward.
+  ledger.add(kBackward, z.states());
+  ledger.touch(kBackward, std::min(kScaledRows, supervised) * z.D * (kFloat + b));
+  ledger.drop(kHead, head_gradient + row_terms);
+  ledger.touch(kBackward, z.states());  // final norm
+  ledger.drop(kAttention, z.R * kDouble);
+  ledger.add(kBackward, z.context());  // the context's gradient, summed over layers
+  for (int64_t i = 0; i < L; ++i) {
+    ledger.drop(kAttention, z.states());
+    if (s.recomputes_layers) {
+      ledger.touch("layer computed again", z.states());
+      forward_layer(ledger, z, s);
+    }
+    backward_layer(ledger, z, s);
+  }
+  ledger.drop(kContext, projected);
+  ledger.drop(kBackward, z.states());
+  ledger.touch(kBackward, z.context());
+  ledger.drop(kBackward, z.context());
+  ledger.add(kGradients, z.D * F * b);
+  const int64_t rest = L * (2 * z.D + 2 * z.E) * b + 2 * z.D * b;
+  ledger.add(kGradients, rest);
+  ledger.drop(
+      kGradients,
+      L * (3 * z.D * z.I + 2 * z.D * z.C + 2 * z.D * z.Gd) * b + z.D * F * b + rest);
+  ledger.drop(kAttention, z.states());  // the hidden states of the micro-step
+  const auto captured = static_cast<int64_t>(s.drafter.target_layer_ids.size());
+  ledger.drop(
+      kFeatures, (captured + 1) * z.context() +
+                     z.R * (s.drafter.hidden_size * b + 4 * kLong + kFloat));
+}
+
+double count_step_flops(const StepShape& s) {
+  const Sizes z(s);
+  const auto R = static_cast<double>(z.R), T = static_cast<double>(z.T);
+  const auto D = static_cast<double>(z.D);
+  const double layer_rows =
+      D * static_cast<double>(2 * z.C + 2 * z.Gd + 3 * z.I) * R;
+  const double layer_context = D * static_cast<double>(2 * z.Gd) * T;
+  const double fc = D * D * static_cast<double>(s.drafter.target_layer_ids.size()) * T;
+  const double forward =
+      2 * (static_cast<double>(s.drafter.num_layers) * (layer_rows + layer_context) + fc);
+  const double head = 2 * D * static_cast<double>(s.drafter.vocab_size) *
+                      static_cast<double>(s.blocks * (s.drafter.block_size - 1));
+  const double again = s.recomputes_layers ? forward : 0;
+  return 3 * forward + again + (s.has_teacher ? 3 : 2) * head;
+}
+
+}  // namespace draftsmith::memory

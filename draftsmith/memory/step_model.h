@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "draftsmith/formats/hf_config.h"
+#include "draftsmith/memory/ledger.h"
+
+namespace draftsmith::memory {
+
+/// What decides the bytes of a training step.
+struct StepShape {
+  formats::DrafterConfig drafter;
+  formats::TargetConfig target;
+  int64_t element_bytes = 2;         // of the drafter's weights and activations
+  int64_t target_element_bytes = 2;  // of the target's
+  int64_t context_tokens = 0;        // T: rows x longest row of the largest batch
+  int64_t blocks = 0;                // kept draft blocks
+  int64_t chunk_rows = 0;            // of logits, the teacher's included
+  int64_t threads = 1;               // of this process
+  bool has_teacher = true;           // KL: the target's final states are needed
+  bool recomputes_layers = false;
+  bool has_target_copy = false;  // the target's weights are converted, not mapped
+
+  int64_t rows() const { return blocks * drafter.block_size; }
+};
+
+int64_t count_drafter_parameters(const formats::DrafterConfig& config);
+int64_t count_target_parameters(const formats::TargetConfig& config);
+
+/// The parts of a run that stay: weights, float32 masters, gradients and moments.
+void add_state(Ledger& ledger, const StepShape& shape);
+
+/// The target's forward over a batch: leaves the features, teacher states and embedded blocks.
+void add_target_forward(Ledger& ledger, const StepShape& shape);
+
+/// Forward, head and backward of the drafter over such a batch, to the last gradient added to the
+/// sums; then everything of the batch is dropped.
+void add_drafter_step(Ledger& ledger, const StepShape& shape);
+
+/// Floating-point operations of forward and backward of the drafter, attention not counted.
+double count_step_flops(const StepShape& shape);
+
+}  // namespace draftsmith::memory

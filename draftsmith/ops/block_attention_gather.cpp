@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "draftsmith/ops/block_methods.h"
+
+namespace draftsmith::ops {
+namespace {
+
+using torch::Tensor;
+
+constexpr int64_t kChunkBlocks = 45;
+
+/// Some kept blocks of one row.
+struct BlockChunk {
+  int64_t row;
+  std::vector<int64_t> blocks;
+};
+
+std::vector<BlockChunk> list_chunks(const BlockLayout& layout) {
+  std::vector<BlockChunk> chunks;
+  const auto keep = layout.keep.to(torch::kBool).contiguous();
+  const int64_t N = keep.size(1);
+  for (int64_t b = 0; b < keep.size(0); ++b) {
+    for (int64_t n = 0; n < N; ++n) {
+      if (!keep.const_data_ptr<bool>()[b * N + n]) continue;
+      const bool is_open = !chunks.empty() && chunks.back().row == b &&
+                           static_cast<int64_t>(chunks.back().blocks.size()) < kChunkBlocks;
+      if (!is_open) chunks.push_back({b, {}});
+      chunks.back().blocks.push_back(n);
+    }
+  }
+  return chunks;
+}
+
+/// What a chunk reads of its row.
+struct RowInputs {
+  Tensor query;                       // [n K, H, E]
+  Tensor context_key, context_value;  // [S, G, E]
+  Tensor block_key, block_value;      // [n K, G, E]
+};
+
+/// The chunk's gathered keys, and who sees them.
+struct Gathering {
+  Tensor slots;    // [n K] rows of the queries
+  Tensor indices;  // [n L] context positions
+  Tensor mask;     // [n, 1, K, L + K]
+
+  Gathering(const BlockChunk& chunk, const BlockLayout& layout, const BlockVisibility& visibility) {
+    const int64_t K = layout.block_size;
+    const auto blocks = torch::tensor(chunk.blocks, torch::kLong);
+    const auto n = blocks.size(0);
+    const auto anchors = layout.anchors[chunk.row].index_select(0, blocks).view({n, 1});
+    auto begins = layout.context_begin[chunk.row].index_select(0, blocks).view({n, 1});
+    if (visibility.window > 0) begins = begins.maximum(anchors - visibility.window + 1);
+    const int64_t L = std::max<int64_t>(0, (anchors - begins).max().item<int64_t>());
+    const auto slot = torch::arange(K, torch::kLong);
+    slots = (blocks.view({n, 1}) * K + slot).flatten();
+    const auto positions = begins + torch::arange(L, torch::kLong);  // [n, L]
+    auto context = (positions < anchors).view({n, 1, L}).expand({n, K, L});
+    if (visibility.window > 0) {
+      context = context.logical_and(
+          anchors.view({n, 1, 1}) + slot.view({1, K, 1}) - positions.view({n, 1, L}) <
+          visibility.window);
+    }
+    auto own = torch::ones({K, K}, torch::kBool);
+    if (visibility.is_causal_block) own = own.tril();
+    indices = positions.minimum((anchors - 1).clamp_min(0)).flatten();
+    mask = torch::cat({context, own.expand({n, K, K})}, 2).unsqueeze(1);
+  }
+
+  RowInputs take(const BlockAttentionInputs& in, int64_t b) const {
+    return {
+        in.query[b].index_select(0, slots), in.context_key[b], in.context_value[b],
+        in.block_key[b].index_select(0, slots), in.block_value[b].index_select(0, slots)};
+  }
+
+  Tensor attend(const RowInputs& in) const {  // [n K, H, E]
+    const int64_t n = mask.size(0), K = mask.size(2), L = mask.size(3) - K;
+    const int64_t H = in.query.size(1), E = in.query.size(2), G = in.block_key.size(1);
+    const auto join = [&](const Tensor& context, const Tensor& own) {
+      return torch::cat(
+                 {context.index_select(0, indices).view({n, L, G, E}), own.view({n, K, G, E})}, 1)
+          .transpose(1, 2);
+    };
+    const auto out = at::scaled_dot_product_attention(
+        in.query.view({n, K, H, E}).transpose(1, 2), join(in.context_key, in.block_key),
+        join(in.context_value, in.block_value), mask, /*dropout_p=*/0, /*is_causal=*/false,
+        /*scale=*/std::nullopt, /*enable_gqa=*/H != G);
+    return out.transpose(1, 2).reshape({n * K, H, E});
+  }
+};
+
+struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
+  static Tensor forward(
+      torch::autograd::AutogradContext* context,
+      const Tensor& query,
+      const Tensor& context_key,
+      const Tensor& context_value,
+      const Tensor& block_key,
+      const Tensor& block_value,
+      const BlockLayout& layout,
+      const BlockVisibility& visibility) {
+    const BlockAttentionInputs in{query, context_key, context_value, block_key, block_value};
+    auto out = torch::zeros_like(query);
+    for (const auto& chunk : list_chunks(layout)) {
+      const Gathering gathering(chunk, layout, visibility);
+      out[chunk.row].index_copy_(
+          0, gathering.slots, gathering.attend(gathering.take(in, chunk.row)));
+    }
+    context->save_for_backward(
+        {query, context_key, context_value, block_key, block_value, layout.anchors, layout.keep,
+         layout.context_begin});
+    context->saved_data["block_size"] = layout.block_size;
+    context->saved_data["window"] = visibility.window;
+    context->saved_data["is_causal_block"] = visibility.is_causal_block;
+    return out;
+  }
+
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext* context,
+      torch::autograd::variable_list upstream) {
+    const auto saved = context->get_saved_variables();
+    const BlockAttentionInputs in{saved[0], saved[1], saved[2], saved[3], saved[4]};
+    const BlockLayout layout{
+        saved[5], saved[6], saved[7], context->saved_data["block_size"].toInt()};
+    const BlockVisibility visibility{
+        context->saved_data["window"].toInt(), context->saved_data["is_causal_block"].toBool()};
+    const auto wide = in.query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+    torch::autograd::variable_list sums;
+    for (const Tensor& tensor :
+         {in.query, in.context_key, in.context_value, in.block_key, in.block_value})
+      sums.push_back(torch::zeros(tensor.sizes(), tensor.options().dtype(wide)));
+    for (const auto& chunk : list_chunks(layout)) {
+      const Gathering gathering(chunk, layout, visibility);
+      const at::AutoGradMode with_grad(true);
+      auto row = gathering.take(in, chunk.row);
+      for (Tensor* leaf :
+           {&row.query, &row.context_key, &row.context_value, &row.block_key, &row.block_value})
+        *leaf = leaf->detach().set_requires_grad(true);
+      const auto gradients = torch::autograd::grad(
+          {gathering.attend(row)},
+          {row.query, row.context_key, row.context_value, row.block_key, row.block_value},
+          {upstream[0][chunk.row].index_select(0, gathering.slots)});
+      const at::NoGradGuard no_grad;
+      sums[0][chunk.row].index_copy_(0, gathering.slots, gradients[0].to(wide));
+      sums[1][chunk.row].add_(gradients[1]);
+      sums[2][chunk.row].add_(gradients[2]);
+      sums[3][chunk.row].index_copy_(0, gathering.slots, gradients[3].to(wide));
+      sums[4][chunk.row].index_copy_(0, gathering.slots, gradients[4].to(wide));
+    }
+    for (Tensor& sum : sums)
+      sum = sum.to(in.query.scalar_type());
+    sums.resize(7);
+    return sums;
+  }
+};
+
+}  // namespace
+
+Tensor attend_gathered(
+    const BlockAttentionInputs& in,
+    const BlockLayout& layout,
+    const BlockVisibility& visibility) {
+  return GatheredAttention::apply(
+      in.query, in.context_key, in.context_value, in.block_key, in.block_value, layout, visibility);
+}
+
+}  // namespace draftsmith::ops

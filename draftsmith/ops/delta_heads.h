@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "draftsmith/ops/delta_rule.h"
+
+namespace draftsmith::ops {
+
+/// Tokens of one row as heads in the compute type, keys and queries normed and repeated for
+/// every value head: what the definitions of the delta rule in matrices work on.
+struct DeltaHeads {
+  torch::Tensor query;  // [Hv, T, Ek]
+  torch::Tensor key;    // [Hv, T, Ek]
+  torch::Tensor value;  // [Hv, T, Ev]
+  torch::Tensor decay;  // [Hv, T]
+  torch::Tensor beta;   // [Hv, T]
+};
+
+DeltaHeads split_delta_heads(const DeltaInputs& inputs, const Span& span);
+
+/// Errors: ShapeError for inputs or a state of wrong shape.
+void check_delta_inputs(const DeltaInputs& inputs, const torch::Tensor& state);
+
+}  // namespace draftsmith::ops

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/ops/delta_rule.h"
+
+#include <iterator>
+
+#include "draftsmith/base/error.h"
+#include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/delta_heads.h"
+#include "draftsmith/ops/kernels.h"
+#include "draftsmith/ops/storage.h"
+
+namespace draftsmith::ops {
+namespace {
+
+using torch::Tensor;
+
+struct Walk {
+  std::vector<int64_t> counts;       // [B]
+  const TreeLayout* tree = nullptr;  // null: a line
+  void* state = nullptr;             // changed for a line
+};
+
+Tensor walk(const DeltaInputs& inputs, const Walk& how) {
+  const auto [B, T, C] = dims<3>(inputs.mixed, "mixed");
+  const DeltaShape& shape = inputs.shape;
+  const auto mixed = inputs.mixed.contiguous();
+  const auto decay = inputs.decay.contiguous();
+  const auto beta = inputs.beta.contiguous();
+  auto out = torch::zeros({B, T, shape.value_heads, shape.value_dim}, mixed.options());
+  compute_delta_walk(
+      {.storage = storage_of(mixed),
+       .mixed = mixed.const_data_ptr(),
+       .decay = decay.const_data_ptr(),
+       .beta = beta.const_data_ptr(),
+       .counts = how.counts.data(),
+       .order = how.tree == nullptr ? nullptr : how.tree->order.data(),
+       .depths = how.tree == nullptr ? nullptr : how.tree->depths.data(),
+       .B = B,
+       .T = T,
+       .Hk = shape.key_heads,
+       .Hv = shape.value_heads,
+       .Ek = shape.key_dim,
+       .Ev = shape.value_dim,
+       .state = how.state,
+       .out = out.data_ptr()});
+  return out;
+}
+
+}  // namespace
+
+void check_delta_inputs(const DeltaInputs& inputs, const Tensor& state) {
+  const auto [B, T, C] = dims<3>(inputs.mixed, "mixed");
+  const DeltaShape& shape = inputs.shape;
+  const auto type = inputs.mixed.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  check_shape(inputs.mixed, {B, T, shape.width()}, "mixed");
+  check_shape(inputs.decay, {B, T, shape.value_heads}, "decay");
+  check_shape(inputs.beta, {B, T, shape.value_heads}, "beta");
+  DS_CHECK(inputs.decay.scalar_type() == type && inputs.beta.scalar_type() == type);
+  DS_CHECK(shape.value_heads % shape.key_heads == 0);
+  DS_CHECK(!needs_gradient({inputs.mixed, inputs.decay, inputs.beta}));
+  if (!state.defined()) return;
+  check_shape(state, {B, shape.value_heads, shape.key_dim, shape.value_dim}, "delta state");
+  DS_CHECK(state.scalar_type() == type && state.is_contiguous());
+}
+
+bool has_chunk_kernel(const DeltaShape& shape, torch::ScalarType dtype, torch::Device device) {
+  return dtype == torch::kBFloat16 && device.is_cpu() &&
+         has_delta_chunks(shape.key_dim, shape.value_dim);
+}
+
+Tensor delta_rule_chunked(
+    const DeltaInputs& inputs,
+    const std::vector<Span>& spans,
+    const Tensor& state) {
+  const DeltaShape& shape = inputs.shape;
+  if (!has_chunk_kernel(shape, inputs.mixed.scalar_type(), inputs.mixed.device()))
+    return delta_rule_chunked_plain(inputs, spans, state);
+  check_delta_inputs(inputs, state);
+  const int64_t B = inputs.mixed.size(0);
+  const int64_t T = inputs.mixed.size(1);
+  for (const Span& span : spans)
+    DS_CHECK(span.row >= 0 && span.row < B && span.begin >= 0 && span.end <= T);
+  const auto mixed = inputs.mixed.contiguous();
+  const auto decay = inputs.decay.contiguous();
+  const auto beta = inputs.beta.contiguous();
+  auto out = torch::zeros({B, T, shape.value_heads, shape.value_dim}, mixed.options());
+  compute_delta_chunks(
+      {.mixed = mixed.const_data_ptr(),
+       .decay = decay.const_data_ptr<float>(),
+       .beta = beta.const_data_ptr<float>(),
+       .spans = spans.data(),
+       .num_spans = std::ssize(spans),
+       .T = T,
+       .Hk = shape.key_heads,
+       .Hv = shape.value_heads,
+       .Ek = shape.key_dim,
+       .Ev = shape.value_dim,
+       .state = state.defined() ? state.data_ptr<float>() : nullptr,
+       .out = out.data_ptr()});
+  return out;
+}
+
+Tensor delta_rule_recurrent(
+    const DeltaInputs& inputs,
+    const std::vector<int64_t>& row_tokens,
+    const Tensor& state) {
+  check_delta_inputs(inputs, state);
+  const int64_t B = inputs.mixed.size(0);
+  DS_CHECK(state.defined() && static_cast<int64_t>(row_tokens.size()) == B);
+  for (const int64_t count : row_tokens)
+    DS_CHECK(count >= 0 && count <= inputs.mixed.size(1));
+  if (!inputs.mixed.device().is_cpu()) {
+    std::vector<Span> spans;
+    for (int64_t b = 0; b < B; ++b)
+      spans.push_back({b, 0, row_tokens[static_cast<size_t>(b)]});
+    return delta_rule_chunked(inputs, spans, state);
+  }
+  return walk(inputs, {row_tokens, nullptr, state.data_ptr()});
+}
+
+Tensor delta_rule_tree(const DeltaInputs& inputs, const TreeLayout& tree, const Tensor& state) {
+  check_delta_inputs(inputs, state);
+  DS_CHECK(state.defined() && tree.B == inputs.mixed.size(0) && tree.T == inputs.mixed.size(1));
+  if (!inputs.mixed.device().is_cpu()) return delta_rule_tree_by_ancestors(inputs, tree, state);
+  return walk(inputs, {tree.sizes, &tree, state.data_ptr()});
+}
+
+}  // namespace draftsmith::ops

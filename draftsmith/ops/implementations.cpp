@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/ops/implementations.h"
+
+#include <fmt/format.h>
+#include <hwy/targets.h>
+
+#include "draftsmith/ops/cpu/tiles.h"
+#include "draftsmith/ops/kernels.h"
+#include "draftsmith/ops/linear.h"
+
+namespace draftsmith::ops {
+
+std::vector<std::string> describe_operations(
+    torch::Device device,
+    torch::ScalarType dtype,
+    const std::vector<int64_t>& head_dims) {
+  if (!device.is_cpu()) return {fmt::format("{}: libtorch for all operations", device.str())};
+  // The lowest bit is the best target that this processor has.
+  const int64_t targets = hwy::SupportedTargets();
+  const char* vectors = hwy::TargetName(targets & -targets);
+  const bool is_half = dtype == torch::kBFloat16;
+  std::vector<std::string> lines = {
+      fmt::format(
+          "matrix products: libtorch{}, own kernel up to {} rows",
+          is_half && has_tiles() ? " on the tile unit (AMX)" : "", kFewRows),
+      "attention: libtorch over whole rows, own kernel over a cache",
+      fmt::format("norms, rotary, SwiGLU, short convolution: own kernels ({})", vectors)};
+  if (head_dims.empty()) return lines;
+  lines.push_back(fmt::format(
+      "delta rule: {} over whole rows, own kernel token by token and along trees",
+      is_half && has_delta_chunks(head_dims[0], head_dims[1])
+          ? "own chunk kernel on the tile unit (AMX)"
+          : "chunks by libtorch in float32"));
+  return lines;
+}
+
+}  // namespace draftsmith::ops

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "draftsmith/base/atomic_file.h"
+
+#include "tests/app/program.h"
+
+namespace draftsmith::app {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::operator+;
+using testing::Arguments;
+using testing::fixture;
+using testing::make_sequence;
+using testing::run_program;
+using testing::TempFolder;
+
+struct DataCommand : ::testing::Test {
+  TempFolder folder;
+  fs::path target = fixture("targets/qwen3-tiny");
+
+  fs::path write(const std::vector<data::TokenSequence>& sequences) const {
+    return testing::write_dataset_folder(folder, "dataset", sequences);
+  }
+  /// A train command whose first step reads every batch of the dataset.
+  testing::ProcessResult train(const fs::path& dataset, const Arguments& more) const {
+    return run_program(
+        Arguments{"train"} + testing::tiny_settings(target) +
+        Arguments{
+            "--data.path=" + dataset.string(), "--train.out=" + (folder / "run").string(),
+            "--train.log_every=1", "--train.lr=0.01", "--train.schedule=constant"} +
+        more);
+  }
+  size_t count_steps() const {
+    const std::string text = read_file(folder / "run" / "metrics.jsonl");
+    return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  }
+};
+
+TEST_F(DataCommand, CountsWhatIsWrong) {
+  auto outside = make_sequence(7, 2, 5);
+  outside.ids[3] = 211;
+  const auto dataset = write(
+      {make_sequence(12, 4, 1), make_sequence(9, 9, 2), make_sequence(8, 7, 3),
+       make_sequence(5, 0, 4), make_sequence(12, 6, 1), outside, data::TokenSequence{}});
+  const auto result = run_program(
+      {"data", "--data.path=" + dataset.string(), "--target=" + target.string(), "--json"});
+  EXPECT_EQ(result.exit_code, 3);  // for the id outside the vocabulary
+  EXPECT_NE(testing::last_line(result.err).find("row 5, token 3: id 211"), std::string::npos);
+  const auto json = formats::Json::parse(result.out).at(0);
+  EXPECT_EQ(json.at("sequences"), 7);
+  EXPECT_EQ(json.at("tokens"), 12 + 9 + 8 + 5 + 12 + 7);
+  EXPECT_EQ(json.at("supervised_tokens"), 8 + 0 + 1 + 5 + 6 + 5);
+  EXPECT_EQ(json.at("unsupervised"), 1);
+  EXPECT_EQ(json.at("no_anchor"), 1);
+  EXPECT_EQ(json.at("all_supervised"), 1);
+  EXPECT_EQ(json.at("outside_vocabulary"), 1);
+  EXPECT_EQ(json.at("duplicates"), 1);
+  EXPECT_EQ(json.at("empty"), 1);
+  EXPECT_EQ(json.at("lengths").at("max"), 12);
+  EXPECT_EQ(json.at("lengths").at("median"), 8);
+}
+
+TEST_F(DataCommand, ShowsBatchesAndTheMask) {
+  auto sequence = make_sequence(4, 2, 1);
+  sequence.ids = {10, 11, 12, 13};
+  const auto dataset = write({sequence, make_sequence(300, 2, 2)});
+  const auto result =
+      run_program({"data", "--data.path=" + dataset.string(), "--show=1", "--data.num_buckets=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part :
+       {"2 samples loaded (Arrow-backed, lazy access)",
+        "Batches per epoch: 1 (min=2 max=2 avg=2.0)", "Bucket 0 [   0, 5):      0 batches (  0.0%)",
+        "Bucket 1 [   5, 301):      1 batches (100.0%)", "10 11 [[12 13 ]]"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
+}
+
+// The target's own answers are all its first choice; random ids hardly ever are.
+TEST_F(DataCommand, TellsWhetherAnswersAreTheTargetsOwn) {
+  const auto prompts = testing::write_prompts(folder, 4);
+  const Arguments own = {"--target.path=" + target.string(), "--target.dtype=float32"};
+  ASSERT_EQ(
+      run_program(
+          Arguments{
+              "generate", "--generate.prompts=" + prompts.string(),
+              "--generate.out=" + (folder / "answers").string(), "--generate.max_new_tokens=12",
+              "--generate.ignore_stop=true"} +
+          own)
+          .exit_code,
+      0);
+  const auto share = [&](const fs::path& dataset) {
+    const auto result =
+        run_program(Arguments{"data", "--json", "--data.path=" + dataset.string()} + own);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return formats::Json::parse(result.out).at(0).at("target_argmax_share").get<double>();
+  };
+  EXPECT_GT(share(folder / "answers"), 0.99);
+  EXPECT_LT(share(write({make_sequence(40, 4, 1), make_sequence(40, 4, 2)})), 0.2);
+}
+
+// F09: nothing is left of one sequence after the cut, and a batch of it makes no step.
+TEST_F(DataCommand, TrainingSkipsAndCountsWhatHasNoTrainableTokens) {
+  const auto dataset = write(
+      {make_sequence(40, 30, 1), make_sequence(40, 4, 2), make_sequence(40, 40, 3),
+       make_sequence(40, 39, 4)});
+  const auto result = train(
+      dataset, {"--data.max_length=31", "--data.max_sequences_per_batch=1", "--train.epochs=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(
+      result.err.find("4 read = 1 trained + 0 held out + 0 too long + 3 without"),
+      std::string::npos)
+      << result.err;
+  EXPECT_EQ(count_steps(), 2U);
+}
+
+// F14: shards of state.json in order, a stray file beside them ignored.
+TEST_F(DataCommand, ReadsTheShardsThatTheStateFileLists) {
+  const auto result =
+      run_program({"data", "--json", "--data.path=" + fixture("arrow/two_shards").string()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto json = formats::Json::parse(result.out).at(0);
+  EXPECT_EQ(json.at("sequences"), 5);
+  EXPECT_EQ(json.at("supervised_tokens"), 10);
+  testing::expect_refused(
+      folder, {"data", "--data.path=" + fixture("arrow/dataset_dict").string()}, 2,
+      {"data.split", "train", "test"});
+}
+
+// F15: the padded size counts, nothing is lost, planned steps are executed steps.
+TEST_F(DataCommand, TrainingHoldsTheBudgetWithOneOddSequence) {
+  std::vector<data::TokenSequence> sequences(64, make_sequence(4, 0, 1));
+  sequences.push_back(make_sequence(128, 0, 2));
+  const auto dataset = write(sequences);
+  const Arguments budget = {"--data.tokens_per_batch=256"};
+  const auto result = train(dataset, budget + Arguments{"--train.epochs=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("65 read = 65 trained"), std::string::npos) << result.err;
+  // 64 x 4 tokens fill one batch, the long sequence makes another.
+  EXPECT_NE(result.err.find("Batches per epoch: 2 (min=1 max=64"), std::string::npos) << result.err;
+  EXPECT_EQ(count_steps(), 4U);
+}
+
+TEST_F(DataCommand, TrainsAMixtureThatTheSettingsFileLists) {
+  const auto a = testing::write_dataset_folder(
+      folder, "a", {make_sequence(12, 2, 1), make_sequence(12, 2, 2), make_sequence(12, 2, 3)});
+  const auto b = testing::write_dataset_folder(folder, "b", {make_sequence(9, 2, 4)});
+  const auto file = folder.write(
+      "run.toml", "[data]\npath = [{path = \"" + a.string() + "\", weight = 3}, {path = \"" +
+                      b.string() + "\", weight = 1}]\n");
+  const Arguments arguments = Arguments{"train", "--config=" + file.string()} +
+                              testing::tiny_settings(target) +
+                              Arguments{
+                                  "--train.out=" + (folder / "run").string(), "--train.max_steps=4",
+                                  "--data.max_sequences_per_batch=1", "--train.log_every=1"};
+  const auto result = run_program(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("75.0 % of the batches from " + a.string()), std::string::npos)
+      << result.err;
+  // What was written can be read again.
+  EXPECT_EQ(
+      run_program(
+          {"train", "--resume", "--train.out=" + (folder / "run").string(), "--train.max_steps=5"})
+          .exit_code,
+      0);
+}
+
+}  // namespace
+}  // namespace draftsmith::app

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "tests/app/tiny_program_run.h"
+
+namespace draftsmith::app {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::operator+;
+using testing::Arguments;
+using testing::run_program;
+
+constexpr int64_t kBadToken = 210;
+
+/// A target that knows one token not, and a dataset whose sequences `bad` hold it.
+struct Replay : testing::ProgramRuns {
+  void prepare(const std::vector<size_t>& bad) {
+    target = testing::write_broken_target(folder, kBadToken);
+    std::vector<data::TokenSequence> sequences;
+    for (uint64_t i = 0; i < 10; ++i)
+      sequences.push_back(testing::make_sequence(12, 4, i));
+    for (const size_t i : bad)
+      sequences[i].ids[2] = kBadToken;
+    dataset = testing::write_dataset_folder(folder, "broken", sequences);
+  }
+  fs::path bad_batch(const std::string& name) const {
+    return fs::directory_iterator(folder / name / "bad_batches")->path();
+  }
+};
+
+TEST_F(Replay, RunsTheBatchAloneAndNamesTheSequence) {
+  prepare({4});
+  const auto trained = expect_done(train("run", 5));  // the run went on
+  EXPECT_NE(trained.err.find("the step is not applied"), std::string::npos);
+  EXPECT_NE(trained.err.find("bad_batches/step-"), std::string::npos);
+  const auto before = testing::snapshot(folder / "run");
+
+  const Arguments replay = {"train", "--replay=" + bad_batch("run").string()};
+  const auto result = run_program(replay);
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  testing::expect_message_form(testing::last_line(result.err));
+  EXPECT_NE(result.err.find(", as in the run"), std::string::npos) << result.err;
+  EXPECT_NE(result.out.find("target's features: not finite in sequences 4\n"), std::string::npos)
+      << result.out;
+  EXPECT_TRUE(testing::snapshot(folder / "run") == before) << "a replay changes nothing";
+
+  // With a target that knows the token the same batch is fine.
+  const auto good = run_program(
+      replay + Arguments{"--target.path=" + testing::fixture("targets/qwen3-tiny").string()});
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_EQ(good.out.find("not finite"), std::string::npos) << good.out;
+}
+
+TEST_F(Replay, IsRefusedWhenTheDatasetGivesOtherSequences) {
+  prepare({4});
+  expect_done(train("run", 5));
+  testing::expect_refused(
+      folder, {"train", "--replay=" + bad_batch("run").string(), "--data.seed=77"}, 3,
+      {"bad_batches/step-", "sequences"});
+  testing::expect_refused(folder, {"train", "--replay=no/such.json"}, 3, {"no/such.json"});
+}
+
+TEST_F(Replay, IsOfferedTenTimesBeforeTheRunGivesUp) {
+  prepare({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  const auto result = run_program(train("run", 5));
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  const std::string message = testing::last_line(result.err);
+  testing::expect_message_form(message);
+  EXPECT_NE(message.find("10 steps in a row"), std::string::npos) << message;
+  EXPECT_NE(read_file(folder / "run/log.txt").find(message), std::string::npos);
+  // Nothing was learned, and a resumed run meets the same end.
+  EXPECT_EQ(run_program(resume("run")).exit_code, 6);
+}
+
+}  // namespace
+}  // namespace draftsmith::app

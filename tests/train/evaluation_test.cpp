@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/train/evaluation.h"
+
+#include <gtest/gtest.h>
+
+#include "draftsmith/train/checkpoint_list.h"
+
+#include "tests/train/tiny_run.h"
+
+namespace draftsmith::train {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::make_trainer;
+using testing::RunOptions;
+using testing::TempFolder;
+
+const model::Target& tiny_target() {
+  static const auto target = testing::load_target("targets/qwen3-tiny");
+  return target;
+}
+
+TEST(Evaluation, LeavesTheWeightsAsTheyWouldHaveBeen) {
+  const TempFolder folder;
+  const auto dataset = testing::write_ten_sequences(folder);
+  for (const std::string dtype : {"float32", "bfloat16"}) {
+    RunOptions options{.out = (folder / (dtype + "-with")).string(), .dtype = dtype};
+    options.held_out = 0.3;
+    options.eval_every = 2;
+    const auto with = make_trainer(tiny_target(), dataset, options);
+    with->run();
+    options.out = (folder / (dtype + "-without")).string();
+    options.eval_every = 1000;
+    const auto without = make_trainer(tiny_target(), dataset, options);
+    without->run();
+    EXPECT_GT(with->progress().best.step, 0);
+    EXPECT_EQ(without->progress().best.step, -1);
+    for (size_t i = 0; i < with->drafter().parameters().size(); ++i)
+      EXPECT_TRUE(
+          with->drafter().parameters()[i].second.equal(without->drafter().parameters()[i].second));
+  }
+}
+
+TEST(Evaluation, WritesItsFiguresAndPointsToTheBestCheckpoint) {
+  const TempFolder folder;
+  RunOptions options{.out = (folder / "run").string(), .held_out = 0.3, .eval_every = 4};
+  const auto trainer = make_trainer(tiny_target(), testing::write_ten_sequences(folder), options);
+  trainer->run();
+  int64_t best_step = -1;
+  double best = 0;
+  std::vector<int64_t> evaluated;
+  for (const auto& line : testing::read_metrics(folder / "run")) {
+    if (!line.contains("eval_loss")) continue;
+    evaluated.push_back(line.at("step"));
+    EXPECT_GT(line.at("eval_loss"), 0);
+    EXPECT_EQ(line.at("eval_accuracy_by_slot").size(), 3U);
+    const double acceptance = line.at("eval_expected_acceptance");
+    if (best_step < 0 || acceptance > best) {
+      best = acceptance;
+      best_step = evaluated.back();
+    }
+  }
+  EXPECT_EQ(evaluated.front(), 4);
+  EXPECT_EQ(evaluated.back(), trainer->total_steps());
+  EXPECT_EQ(trainer->progress().best.step, best_step);
+  EXPECT_EQ(
+      fs::canonical(folder / "run/checkpoints/best"),
+      fs::canonical(checkpoint_path(folder / "run", best_step)));
+}
+
+TEST(Evaluation, GivesTheSameFiguresEveryTime) {
+  const TempFolder folder;
+  data::DataSettings settings;
+  settings.held_out = 0.3;
+  const data::BatchSource source(
+      data::TokenDataset::open(testing::write_ten_sequences(folder), ""), settings, 211);
+  auto held_out = source.held_out().value();
+  const auto drafter = testing::make_tiny_drafter(tiny_target());
+  const auto loss = testing::make_loss(10, 0.15, 0.1);
+  const auto evaluate = [&] {
+    return evaluate_held_out(tiny_target(), drafter, tiny_target().lm_head(), held_out, loss);
+  };
+  const auto first = evaluate();
+  const auto second = evaluate();
+  EXPECT_GT(first.blocks, 0);
+  EXPECT_EQ(first.loss_sum, second.loss_sum);
+  EXPECT_EQ(first.accepted_sum, second.accepted_sum);
+  EXPECT_EQ(first.tokens, second.tokens);
+}
+
+}  // namespace
+}  // namespace draftsmith::train
