@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -127,8 +128,9 @@ void run_train(RunConfig config, const Flags& flags) {
   if (saved) check_resumed(*saved, stamp, allow_change);
   auto held_out = source.held_out();
   const int64_t budget = memory::find_budget(config.memory);
-  const auto plan = choose_run_plan(
-      make_step_shape(config, drafter_config, target_config), config.memory, budget, saved);
+  auto shape = make_step_shape(config, drafter_config, target_config);
+  shape.context_tokens = std::min(shape.context_tokens, source.most_batch_tokens());
+  const auto plan = choose_run_plan(shape, config.memory, budget, saved);
   stamp.chunk_rows = plan.shape.chunk_rows;
   stamp.recomputes_layers = plan.shape.recomputes_layers;
   const auto target = model::Target::load(config.target);
