@@ -88,6 +88,7 @@ FieldList list_fields(RunConfig& config) {
   train::add_fields(fields, config.train);
   eval::add_fields(fields, config.eval);
   eval::add_fields(fields, config.generate);
+  pipeline::add_fields(fields, config.extract);
   return fields;
 }
 
