@@ -32,7 +32,7 @@ const std::vector<Command>& commands() {
        {"target", "drafter", "data", "loss", "attention", "memory"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
-       {"target", "drafter", "data", "loss", "attention", "memory", "train"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "train", "eval.tree_budget"}},
       {"eval",
        "decodes prompts speculatively and plainly: acceptance length, speed, equality",
        {"target", "drafter", "eval"}},

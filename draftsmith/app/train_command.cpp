@@ -158,6 +158,7 @@ void run_train(RunConfig config, const Flags& flags) {
   train::Trainer trainer(target, std::move(drafter), std::move(source), loss, config.train, stamp);
   trainer.use_plan(
       {model::parse_attention_method(config.attention.method), plan.shape.recomputes_layers});
+  trainer.count_trees_of(config.eval.tree_budget);
   if (held_out) trainer.evaluate_on(std::move(*held_out));
   if (checkpoint) {
     check_resumed_steps(
