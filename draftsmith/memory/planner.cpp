@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/memory/planner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
 #include <optional>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/lm_head_loss.h"
@@ -14,8 +14,8 @@
 namespace draftsmith::memory {
 namespace {
 
-constexpr double kAllocatorSlack = 0.01;               // small tensors that no part names
-constexpr int64_t kSmallestChunk = 16;                 // rows
+constexpr double kAllocatorSlack = 0.01;  // small tensors that no part names
+constexpr int64_t kSmallestChunk = 16;    // rows
 constexpr double kShareOfAvailable = 0.9;
 
 /// Recomputation that the settings allow, cheapest first.

@@ -32,8 +32,7 @@ model::TargetStates find_target_states(
     const model::Target& target,
     const data::TokenBatch& tokens,
     const std::vector<int64_t>& layer_ids) {
-  if (target.stored() == nullptr)
-    return target.forward(tokens.ids, layer_ids, tokens.document_ids);
+  if (target.stored() == nullptr) return target.forward(tokens.ids, layer_ids, tokens.document_ids);
   const auto states = target.stored()->read(tokens);
   return {states.features, states.last};
 }
