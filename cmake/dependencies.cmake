@@ -51,3 +51,5 @@ target_link_libraries(ds_highway INTERFACE ${DS_HIGHWAY})
 # Of the instruction sets between these three none is worth its compile time: SSE2, AVX2, AVX-512.
 target_compile_definitions(ds_highway INTERFACE HWY_SHARED_DEFINE
   "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)")
+# GCC 12 sees uninitialised values in its own AVX-512 intrinsics (GCC bug 105593).
+target_compile_options(ds_highway INTERFACE -Wno-maybe-uninitialized)

@@ -14,7 +14,7 @@
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/safetensors.h"
 #include "draftsmith/model/drafter.h"
-#include "draftsmith/train/checkpoint.h"
+#include "draftsmith/train/checkpoint_list.h"
 
 namespace draftsmith::app {
 namespace fs = std::filesystem;

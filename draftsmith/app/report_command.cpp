@@ -73,6 +73,13 @@ Json mean_slots(const std::vector<Json>& lines) {
 
 /// A run as report_page.html reads it: steps, and for each figure its value at each of them.
 Json run_as_json(const fs::path& folder) {
+  if (!fs::exists(folder / "settings.toml")) {
+    throw DataError(
+        {.what = "report",
+         .expected = "the folder of a run",
+         .got = "no settings.toml",
+         .where = folder.string()});
+  }
   const auto settings = read_settings_text(folder / "settings.toml");
   const auto all = read_lines(folder);
   const Json by_slot = mean_slots(all);

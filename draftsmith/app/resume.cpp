@@ -18,8 +18,8 @@ using Keys = std::vector<std::string>;
 bool is_harmless(const std::string& key) {
   static const std::set<std::string> sections = {"eval", "generate", "extract"};
   static const std::set<std::string> keys = {
-      "train.out",       "train.name",       "train.log_every",   "train.save_every",
-      "train.keep_last", "train.eval_every", "train.allow_change"};
+      "train.out",       "train.name",       "train.log_every",    "train.save_every",
+      "train.keep_last", "train.eval_every", "train.allow_change", "memory.budget"};
   return sections.count(key.substr(0, key.find('.'))) != 0 || keys.count(key) != 0;
 }
 

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "draftsmith/app/command_line.h"
@@ -15,7 +17,9 @@
 #include "draftsmith/data/dataset_fingerprint.h"
 #include "draftsmith/formats/model_fingerprint.h"
 #include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/pipeline/target_states.h"
 #include "draftsmith/train/checkpoint_list.h"
 #include "draftsmith/train/trainer.h"
 
@@ -71,6 +75,26 @@ void log_drafter(const model::Drafter& drafter) {
       drafter.config().mask_token_id, fmt::join(drafter.config().target_layer_ids, ", "));
 }
 
+/// The memory plan of a run. One that goes on keeps the plan of its checkpoint, whatever memory is
+/// free today: rows in chunks of another size round otherwise.
+memory::MemoryPlan choose_run_plan(
+    const memory::StepShape& shape,
+    const memory::MemorySettings& settings,
+    int64_t budget,
+    const std::optional<train::RunStamp>& saved) {
+  if (saved && saved->chunk_rows > 0) {
+    memory::StepShape as_saved = shape;
+    as_saved.chunk_rows = saved->chunk_rows;
+    as_saved.recomputes_layers = saved->recomputes_layers;
+    const auto plan = memory::plan_memory(as_saved);
+    if (plan.peak() <= budget) return plan;
+    log_warning(
+        "the memory plan of the run has no room here: it goes on with another, which rounds "
+        "differently");
+  }
+  return memory::choose_plan(shape, settings, budget);
+}
+
 }  // namespace
 
 void run_train(RunConfig config, const Flags& flags) {
@@ -97,15 +121,22 @@ void run_train(RunConfig config, const Flags& flags) {
   if (checkpoint) drafter_settings.init = checkpoint->string();  // its first weights may be gone
   auto drafter_config =
       model::make_drafter_config(drafter_settings, target_config, config.target.path);
-  auto source = data::BatchSource::open(config.data, target_config.vocab_size, out);
+  auto source = data::BatchSource::open(
+      pipeline::fit_positions(config.data, target_config), target_config.vocab_size, out);
   stamp.dataset = fingerprint_data(source);
   stamp.target = formats::fingerprint_model(config.target.path);
-  if (checkpoint) check_resumed(train::read_stamp(*checkpoint), stamp, allow_change);
+  std::optional<train::RunStamp> saved;
+  if (checkpoint) saved = train::read_stamp(*checkpoint);
+  if (saved) check_resumed(*saved, stamp, allow_change);
   auto held_out = source.held_out();
   const int64_t budget = memory::find_budget(config.memory);
-  const auto plan = memory::choose_plan(
-      make_step_shape(config, drafter_config, target_config), config.memory, budget);
-  const auto target = model::Target::load(config.target);
+  auto shape = make_step_shape(config, drafter_config, target_config);
+  shape.context_tokens = std::min(shape.context_tokens, source.most_batch_tokens());
+  const auto plan = choose_run_plan(shape, config.memory, budget, saved);
+  stamp.chunk_rows = plan.shape.chunk_rows;
+  stamp.recomputes_layers = plan.shape.recomputes_layers;
+  const auto target = pipeline::open_target(
+      config.target, config.data.path, drafter_config.target_layer_ids);
 
   prepare_run_folder(out, flags.resume);
   if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
@@ -124,10 +155,10 @@ void run_train(RunConfig config, const Flags& flags) {
   if (config.memory.budget != "0") memory::limit_host_bytes(budget);
   auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
-  train::Trainer trainer(
-      target, std::move(drafter), std::move(source), loss, config.train, stamp);
+  train::Trainer trainer(target, std::move(drafter), std::move(source), loss, config.train, stamp);
   trainer.use_plan(
       {model::parse_attention_method(config.attention.method), plan.shape.recomputes_layers});
+  trainer.count_trees_of(config.eval.tree_budget);
   if (held_out) trainer.evaluate_on(std::move(*held_out));
   if (checkpoint) {
     check_resumed_steps(

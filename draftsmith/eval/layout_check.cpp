@@ -90,7 +90,7 @@ torch::Tensor training_states(const model::Drafter& drafter, const LayoutInputs&
 
 torch::Tensor decoding_states(const model::Drafter& drafter, const LayoutInputs& inputs) {
   const int64_t K = drafter.config().block_size;
-  auto cache = drafter.make_cache(inputs.features.size(1));
+  auto cache = drafter.make_cache(1, inputs.features.size(1));
   int64_t length = 0;
   std::vector<torch::Tensor> states;
   for (int64_t n = 0; n < inputs.anchors.size(1); ++n) {

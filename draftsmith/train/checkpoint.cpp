@@ -42,7 +42,8 @@ Json state_as_json(const TrainState& state) {
       {"settings", stamp.settings},
       {"dataset", stamp.dataset},
       {"target", stamp.target},
-      {"build", {{"commit", stamp.commit}, {"is_changed", stamp.is_changed}}}};
+      {"build", {{"commit", stamp.commit}, {"is_changed", stamp.is_changed}}},
+      {"plan", {{"chunk_rows", stamp.chunk_rows}, {"recomputes_layers", stamp.recomputes_layers}}}};
 }
 
 Json make_manifest(const fs::path& folder) {
@@ -146,6 +147,9 @@ RunStamp read_stamp(const fs::path& folder) {
   stamp.target = json.text("target");
   stamp.commit = build.text("commit");
   stamp.is_changed = build.boolean_or("is_changed", false);
+  const auto plan = json.object("plan");
+  stamp.chunk_rows = plan.integer("chunk_rows", 0, INT64_MAX);
+  stamp.recomputes_layers = plan.boolean_or("recomputes_layers", false);
   return stamp;
 }
 

@@ -38,6 +38,8 @@ struct RunStamp {
   std::string target;                           // fingerprint
   std::string commit = "unknown";               // of the build
   bool is_changed = false;                      // whether the build's tree differed from it
+  int64_t chunk_rows = 0;                       // of the memory plan; 0 = not known
+  bool recomputes_layers = false;               // of the memory plan
 };
 
 /// All that a checkpoint holds. The tensors may be those that training goes on with.

@@ -4,6 +4,8 @@
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/formats/safetensors.h"
 #include "draftsmith/model/drafter.h"
+#include "draftsmith/model/rope.h"
+#include "draftsmith/ops/rotary.h"
 
 #include "tests/app/program.h"
 
@@ -65,7 +67,8 @@ TEST_F(Export, OfARunSaysAllThatWasTrained) {
   EXPECT_FALSE(json.contains("is_causal"));
   const auto published = formats::read_json_file(fixture("drafter/sliding") / "config.json");
   for (const auto& [key, value] : published.items()) {
-    if (key != "transformers_version") EXPECT_TRUE(json.contains(key)) << key;
+    if (key == "transformers_version") continue;
+    EXPECT_TRUE(json.contains(key)) << key;
   }
 
   const auto checkpoint =
@@ -74,6 +77,29 @@ TEST_F(Export, OfARunSaysAllThatWasTrained) {
   EXPECT_EQ(reader.names().size(), checkpoint.parameters().size());
   for (const auto& [name, tensor] : checkpoint.parameters())
     EXPECT_TRUE(reader.tensor(name).equal(tensor)) << name;
+}
+
+// F03: a hybrid target rotates a quarter of each head, its drafter whole heads: the file must not
+// say otherwise.
+TEST_F(Export, OfADrafterForAHybridTargetRotatesWholeHeads) {
+  const auto hybrid = fixture("targets/qwen3_5-tiny");
+  const auto trained = run_program(
+      testing::train_arguments(hybrid, testing::write_tiny_dataset(folder), folder / "run", 5) +
+      Arguments{"--drafter.head_dim=16"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  out = folder / "run/export";
+  exported(
+      {"export", "--format=zlab", "--drafter.init=" + (folder / "run").string(),
+       "--target.path=" + hybrid.string()});
+  const std::string text = read_file(out / "config.json");
+  for (const char* key : {"partial_rotary_factor", "mrope", "linear_", "mtp"})
+    EXPECT_EQ(text.find(key), std::string::npos) << key;
+  const auto config = formats::read_drafter_config(out);
+  EXPECT_EQ(config.head_dim, 16);
+  const auto unit = torch::ones({1, 1, 1, config.head_dim});
+  const auto angles = model::Rope(config.rope, config.head_dim)
+                          .angles(torch::full({1, 1}, 1000, torch::kLong), torch::kFloat);
+  EXPECT_EQ(ops::apply_rotary(unit, angles).ne(unit).sum().item<int64_t>(), 16);
 }
 
 // F20: what a reader would have to guess, our own evaluator refuses by name.

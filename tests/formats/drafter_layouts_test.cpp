@@ -102,6 +102,23 @@ TEST(DrafterLayout, FindsMaskAndLayersAtTheTopLevelToo) {
   EXPECT_EQ(read_drafter(json).mask_token_id, 205);
 }
 
+TEST(DrafterLayout, OfNemoNamesItsClassAndMayBeCausal) {
+  Json json = config_of(kFull);
+  json["architectures"] = {"Qwen3DFlashDraftModel"};
+  EXPECT_FALSE(read_drafter(json).is_causal_block(1));
+  json["causal"] = true;  // JetSpec
+  EXPECT_TRUE(read_drafter(json).is_causal_block(1));
+}
+
+// As vLLM resolves them.
+TEST(DrafterLayout, PrefersIsCausalToTheInnerKey) {
+  Json json = config_of(kSliding);
+  json["dflash_config"]["causal"] = false;
+  EXPECT_FALSE(read_drafter(json).is_causal_block(0));
+  json["is_causal"] = true;
+  EXPECT_TRUE(read_drafter(json).is_causal_block(0));
+}
+
 TEST(DrafterLayout, RefusesDraftersOfAnotherKind) {
   const std::vector<std::pair<const char*, Json>> changes = {
       {"architectures", {"DFlash2DraftModel"}},

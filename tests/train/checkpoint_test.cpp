@@ -45,6 +45,8 @@ TEST_F(Checkpoint, GivesBackAllThatWasWritten) {
   EXPECT_EQ(stamp.target, "9 bytes of weights, 89abcdef");
   EXPECT_EQ(stamp.commit, "0123abc");
   EXPECT_TRUE(stamp.is_changed);
+  EXPECT_EQ(stamp.chunk_rows, 321);
+  EXPECT_TRUE(stamp.recomputes_layers);
   const auto schedule = read_schedule(path(7));
   EXPECT_EQ(schedule.kind, "wsd");
   EXPECT_EQ(schedule.peak, 0.5);

@@ -35,6 +35,8 @@ struct SavedState {
     state.stamp.target = "9 bytes of weights, 89abcdef";
     state.stamp.commit = "0123abc";
     state.stamp.is_changed = true;
+    state.stamp.chunk_rows = 321;
+    state.stamp.recomputes_layers = true;
     return state;
   }
   std::filesystem::path path(int64_t step) const {

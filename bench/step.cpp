@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// A drafter step, forward and backward, on the inputs of bench/step_specforge.py, against the
+// products that it must take and against the planner:
+//   build/release/bin/bench_step DIR DIR/batch-1024.safetensors [gradients.safetensors]
+#include <cmath>
+#include <cstdio>
+
+#include "bench/measure.h"
+#include "draftsmith/data/draft_blocks.h"
+#include "draftsmith/formats/safetensors.h"
+#include "draftsmith/memory/planner.h"
+#include "draftsmith/train/step.h"
+
+namespace draftsmith::bench {
+namespace {
+
+using torch::Tensor;
+
+/// Context columns that attention computes products with, over blocks.
+double count_visible(const data::DraftBlocks& blocks) {
+  const auto lengths = blocks.layout.anchors - blocks.layout.context_begin;
+  return lengths.sum().item<double>() +
+         static_cast<double>(lengths.numel() * blocks.layout.block_size);
+}
+
+double measure_gemm_rate() {
+  const auto x = random_bfloat16({2048, 1024}, 1, 1);
+  const auto weight = random_bfloat16({3072, 1024}, 1, 2);
+  std::vector<Contender> product = {{"", [&] { torch::mm(x, weight.t()); }}};
+  measure(product, 15);
+  return 2.0 * 2048 * 1024 * 3072 / product[0].time();
+}
+
+void run(const std::string& model, const std::string& batch_file, const std::string& output) {
+  const auto drafter = model::Drafter::load(model, torch::kBFloat16);
+  const auto weights = formats::SafetensorsReader::open_folder(model);
+  const auto file = formats::SafetensorsReader::open_file(batch_file);
+  const auto embedding = weights.tensor("embed_tokens.weight");
+  const auto lm_head = weights.tensor("lm_head.weight");
+  train::LossSettings loss;
+  loss.decay_gamma = 7;
+  loss.kl_weight = loss.cap_weight = 0;
+
+  pipeline::TrainBatch batch;
+  const auto anchors = file.tensor("anchors");
+  batch.blocks = data::make_draft_blocks(
+      {file.tensor("input_ids"), file.tensor("loss_mask"), {}},
+      {anchors, torch::ones(anchors.sizes(), torch::kBool)},
+      drafter.block_rule(loss.block_decay()));
+  batch.features = file.tensor("target_hidden");
+  batch.embedded = at::embedding(embedding, batch.blocks.block_ids.flatten(1));
+  const int64_t S = batch.features.size(1);
+  batch.tokens.lengths = {S};
+
+  train::MicroStep step;
+  std::vector<Contender> all = {
+      {"step", [&] { step = {}, step = train::run_micro_step(drafter, lm_head, batch, loss); }}};
+  measure(all, 3);
+  all[0].seconds.clear();
+  step = {};
+  measure(all, 5);
+
+  memory::StepShape shape;
+  shape.drafter = drafter.config();
+  shape.context_tokens = S;
+  shape.blocks = anchors.numel();
+  shape.has_teacher = false;
+  const auto& d = drafter.config();
+  const double attention =
+      3.5 * 4 * count_visible(batch.blocks) *
+      static_cast<double>(d.block_size * d.num_heads * d.head_dim * d.num_layers);
+  const double flops = memory::count_step_flops(shape) + attention;
+  const double floor = flops / measure_gemm_rate();
+  fmt::print(
+      "{{\"tokens\": {}, \"loss\": {:.6f}, \"seconds\": {:.3f}, \"floor_seconds\": {:.3f}, "
+      "\"ratio_to_floor\": {:.3f}, \"extra_bytes\": {}, \"gflops\": {:.0f}, "
+      "\"forward\": {:.3f}, \"head\": {:.3f}, \"backward\": {:.3f}}}\n",
+      S, step.sums.loss(), all[0].time(), floor, all[0].time() / floor, all[0].extra_bytes,
+      flops / floor / 1e9, step.sums.times.forward, step.sums.times.head,
+      step.sums.times.backward);
+  if (output.empty()) return;
+  formats::NamedTensors gradients = {{"loss", torch::full({1}, step.sums.loss(), torch::kFloat)}};
+  for (size_t i = 0; i < step.gradients.size(); ++i)
+    gradients.emplace_back(
+        "grad." + drafter.parameters()[i].first,
+        step.gradients[i].to(torch::kFloat) / step.sums.weight_sum);
+  formats::write_safetensors(output, gradients);
+}
+
+}  // namespace
+}  // namespace draftsmith::bench
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fputs("bench_step MODEL_DIR BATCH_FILE [OUTPUT]\n", stderr);
+    return 2;
+  }
+  draftsmith::memory::install_host_allocator();
+  draftsmith::bench::run(argv[1], argv[2], argc > 3 ? argv[3] : "");
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/memory/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "draftsmith/base/error.h"
+
+#include "tests/support/reference.h"
+
+namespace draftsmith::memory {
+namespace {
+
+/// The reference case: the drafter of Qwen3.6-27B, 1,024 blocks of 32, 49,152 context tokens.
+StepShape reference_shape() {
+  StepShape shape;
+  auto& d = shape.drafter;
+  d.model_type = "qwen3";
+  d.vocab_size = 248320;
+  d.hidden_size = 5120;
+  d.intermediate_size = 17408;
+  d.num_layers = 5;
+  d.num_heads = 32;
+  d.num_kv_heads = 8;
+  d.head_dim = 128;
+  d.block_size = 32;
+  d.target_layer_ids = {1, 16, 31, 46, 61};
+  d.is_sliding.assign(5, true);
+  d.sliding_window = 2048;
+  auto& t = shape.target;
+  static_cast<formats::TransformerConfig&>(t) = d;
+  t.model_type = "qwen3";
+  t.num_layers = 64;
+  shape.context_tokens = 49152;
+  shape.blocks = 1024;
+  shape.threads = 2;
+  return shape;
+}
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+TEST(Planner, KnowsTheReferenceDrafter) {
+  const int64_t P = count_drafter_parameters(reference_shape().drafter);
+  EXPECT_NEAR(static_cast<double>(P), 1.730e9, 0.001e9);
+  // bfloat16 weights and gradients, float32 moments.
+  EXPECT_NEAR(static_cast<double>(12 * P), 20.76e9, 0.01e9);
+}
+
+TEST(Planner, ChoosesTheCheapestThatFits) {
+  auto shape = reference_shape();
+  MemorySettings settings;
+  const auto rich = choose_plan(shape, settings, 1000 * kGiB);
+  EXPECT_FALSE(rich.shape.recomputes_layers);
+  EXPECT_EQ(rich.shape.chunk_rows, 512);
+  EXPECT_EQ(rich.step_flops, rich.cheapest_flops);
+  const auto poor = choose_plan(shape, settings, rich.peak() * 9 / 10);
+  EXPECT_TRUE(poor.shape.recomputes_layers);
+  EXPECT_GT(poor.step_flops, poor.cheapest_flops);
+  settings.recompute = "layer";
+  EXPECT_TRUE(choose_plan(shape, settings, 1000 * kGiB).shape.recomputes_layers);
+  shape.chunk_rows = 99;
+  EXPECT_EQ(choose_plan(shape, settings, 1000 * kGiB).shape.chunk_rows, 99);
+}
+
+TEST(Planner, NeverPlansBeyondTheBudget) {
+  const auto shape = reference_shape();
+  const MemorySettings settings;
+  bool was_accepted = false;
+  for (int64_t budget = 20 * kGiB; budget < 250 * kGiB; budget += budget / 50) {
+    try {
+      const auto plan = choose_plan(shape, settings, budget);
+      EXPECT_LE(plan.peak(), budget);
+      was_accepted = true;
+    } catch (const DeviceError&) {
+      EXPECT_FALSE(was_accepted) << "refused " << budget << " after a smaller one was accepted";
+    }
+  }
+  EXPECT_TRUE(was_accepted);
+}
+
+TEST(Planner, SaysWhatWouldFit) {
+  const auto shape = reference_shape();
+  testing::expect_error<DeviceError>(
+      [&] { choose_plan(shape, {}, 40 * kGiB); },
+      {"memory for the run", "40.0 GiB", "--data.tokens_per_batch=", "--data.num_anchors="});
+  // Not even the weights fit: nothing but a larger budget helps.
+  testing::expect_error<DeviceError>(
+      [&] { choose_plan(shape, {}, 4 * kGiB); }, {"--memory.budget="});
+}
+
+TEST(Planner, CountsMoreForMore) {
+  const auto peak = [](auto change) {
+    auto shape = reference_shape();
+    shape.chunk_rows = 512;
+    change(shape);
+    return plan_memory(shape).drafter_step;
+  };
+  const auto base = peak([](StepShape&) {});
+  EXPECT_GT(peak([](StepShape& s) { s.context_tokens *= 2; }), base);
+  EXPECT_GT(peak([](StepShape& s) { s.blocks *= 2; }), base);
+  EXPECT_GT(peak([](StepShape& s) { s.element_bytes = 4; }), base);
+  EXPECT_LT(peak([](StepShape& s) { s.recomputes_layers = true; }), base);
+  EXPECT_GT(peak([](StepShape& s) { s.drafter.num_layers = 6; }), base);
+}
+
+TEST(Planner, PrintsThePartsAndTheChoice) {
+  auto shape = reference_shape();
+  const auto plan = choose_plan(shape, {}, 1000 * kGiB);
+  const auto text = print_plan(plan, 900 * kGiB);
+  for (const char* part :
+       {"1.730 billion parameters", "moments", "MLP activations", "nothing is recomputed",
+        "rows of logits", "budget: 900 GiB"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+}
+
+}  // namespace
+}  // namespace draftsmith::memory
