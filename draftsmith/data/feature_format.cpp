@@ -71,9 +71,16 @@ FeatureHeader read_feature_header(const std::filesystem::path& folder) {
          .where = json.where()});
   }
   header.layers = json.integers("layers");
-  header.hidden_size = json.integer("hidden_size", 1, int64_t{1} << 32);
+  if (header.layers.size() > 1024) {
+    throw DataError(
+        {.what = "layers",
+         .expected = "at most 1024",
+         .got = fmt::format("{}", header.layers.size()),
+         .where = json.where()});
+  }
+  header.hidden_size = json.integer("hidden_size", 1, int64_t{1} << 20);
   header.target = json.text("target");
-  header.num_shards = json.integer("num_shards", 0, int64_t{1} << 32);
+  header.num_shards = json.integer("num_shards", 0, int64_t{1} << 20);
   return header;
 }
 

@@ -51,6 +51,11 @@ FeatureStore::FeatureStore(const std::filesystem::path& folder, bool is_partial)
     for (const std::string& name : shard.names()) {
       const int64_t sequence = parse_name(name);
       if (sequence < 0) continue;
+      const auto& shape = shard.shape(name);
+      if (shape.size() != 2 || shape[1] != header_.num_parts() * header_.hidden_size)
+        fail(
+            name, fmt::format("rows of {}", header_.num_parts() * header_.hidden_size),
+            fmt::format("[{}]", fmt::join(shape, ", ")), shard.where());
       if (!places_.emplace(sequence, shards_.size() - 1).second)
         fail(name, "one record of a sequence", "a second one", shard.where());
     }
@@ -82,7 +87,7 @@ torch::Tensor FeatureStore::read_record(int64_t sequence) const {
     fail(fmt::format("sequence {}", sequence), "its features", "none", folder_.string());
   const auto& shard = shards_[place->second];
   const std::string name = fmt::format("{}{}", sequence, kStates);
-  const int64_t T = shard.shape(name).empty() ? 0 : shard.shape(name)[0];
+  const int64_t T = shard.shape(name)[0];
   const int64_t parts = header_.num_parts();
   StoredStates stored{shard.tensor(name, {T, parts * header_.hidden_size}), {}};
   const auto dtype = header_.format == "bf16"  ? torch::kBFloat16

@@ -131,7 +131,8 @@ void SafetensorsReader::add_file(const fs::path& path) {
   std::vector<Extent> extents;
   for (const auto& [name, value] : root.value().items()) {
     if (name == "__metadata__") {
-      for (const auto& [key, text] : JsonObject(value, path.string()).value().items())
+      if (!value.is_object()) continue;
+      for (const auto& [key, text] : value.items())
         if (text.is_string()) metadata_[key] = text.get<std::string>();
       continue;
     }

@@ -9,7 +9,6 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/data/feature_writer.h"
 
-#include "tests/base/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/reference.h"
 #include "tests/support/temp_folder.h"
