@@ -97,7 +97,7 @@ TEST_F(BadWeights, AreRefusedIfADtypeIsWrong) {
 
 TEST_F(BadWeights, AreRefusedIfTheModelTypeIsUnknown) {
   config["model_type"] = "mamba";
-  expect_data_error({"model_type", "llama or qwen3", "'mamba'"});
+  expect_data_error({"model_type", "llama, qwen3, qwen3_5", "'mamba'"});
 }
 
 TEST_F(BadWeights, AreRefusedIfTheRopeTypeIsUnknown) {

@@ -42,8 +42,8 @@ TEST(Plan, IsATableForPeople) {
 TEST(Plan, RefusesWhatCannotFitAndSaysWhatWould) {
   const TempFolder folder;
   expect_refused(
-      folder, plan_reference({"--memory.budget=40GiB"}), 5,
-      {"memory for the run", "40.0 GiB", "--data.tokens_per_batch="});
+      folder, plan_reference({"--memory.budget=64GiB"}), 5,
+      {"memory for the run", "64.0 GiB", "--data.tokens_per_batch="});
   expect_refused(folder, plan_reference({"--memory.budget=much"}), 2, {"memory.budget", "'much'"});
 }
 

@@ -30,6 +30,7 @@ StepShape reference_shape() {
   static_cast<formats::TransformerConfig&>(t) = d;
   t.model_type = "qwen3";
   t.num_layers = 64;
+  t.is_linear.assign(64, false);
   shape.context_tokens = 49152;
   shape.blocks = 1024;
   shape.threads = 2;
@@ -80,8 +81,8 @@ TEST(Planner, NeverPlansBeyondTheBudget) {
 TEST(Planner, SaysWhatWouldFit) {
   const auto shape = reference_shape();
   testing::expect_error<DeviceError>(
-      [&] { choose_plan(shape, {}, 40 * kGiB); },
-      {"memory for the run", "40.0 GiB", "--data.tokens_per_batch=", "--data.num_anchors="});
+      [&] { choose_plan(shape, {}, 64 * kGiB); },
+      {"memory for the run", "64.0 GiB", "--data.tokens_per_batch=", "--data.num_anchors="});
   // Not even the weights fit: nothing but a larger budget helps.
   testing::expect_error<DeviceError>(
       [&] { choose_plan(shape, {}, 4 * kGiB); }, {"--memory.budget="});
