@@ -56,7 +56,7 @@ ReplayFile read_bad_step(const fs::path& file) {
   ReplayFile replay;
   replay.run_folder = fs::absolute(file).parent_path().parent_path();
   replay.weights_step = json.integer("step", 1, INT64_MAX) - 1;
-  const Json& batches = json.value()["batches"];
+  const Json batches = json.value().value("batches", Json());
   if (!batches.is_array() || batches.empty()) {
     throw DataError(
         {.what = "batches",
