@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The head against the matrix products that it cannot avoid:
 //   build/release/bin/bench_lm_head_loss [--reference] [--quick]
+#include "draftsmith/ops/lm_head_loss.h"
+
 #include <cstdio>
 #include <cstring>
 #include <set>
@@ -8,7 +10,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "bench/measure.h"
-#include "draftsmith/ops/lm_head_loss.h"
 
 namespace draftsmith::bench {
 namespace {
@@ -32,11 +33,14 @@ make_rows(int64_t blocks, int64_t K, int64_t stride, const Head& head, double sh
   const auto number = torch::arange(R, torch::kLong);
   rows.teacher_rows = number.div(K, "floor") * stride + number.remainder(K);
   rows.labels = (number * 7919).remainder(head.vocab_size);
-  rows.weights = (number * 37).remainder(100).lt(static_cast<int64_t>(100 * share)).to(torch::kFloat);
+  rows.weights =
+      (number * 37).remainder(100).lt(static_cast<int64_t>(100 * share)).to(torch::kFloat);
   return rows;
 }
 
-int64_t count_supervised(const ops::LossRows& rows) { return rows.weights.gt(0).sum().item<int64_t>(); }
+int64_t count_supervised(const ops::LossRows& rows) {
+  return rows.weights.gt(0).sum().item<int64_t>();
+}
 
 int64_t count_distinct(const ops::LossRows& rows) {
   const auto used = rows.teacher_rows.masked_select(rows.weights.gt(0));
@@ -47,10 +51,14 @@ int64_t count_distinct(const ops::LossRows& rows) {
 struct Bench {
   explicit Bench(const Head& chosen)
       : head(chosen),
-        lm_head(random_bfloat16({head.vocab_size, head.width}, 1 / std::sqrt(static_cast<double>(head.width)), 3)) {}
+        lm_head(random_bfloat16(
+            {head.vocab_size, head.width},
+            1 / std::sqrt(static_cast<double>(head.width)),
+            3)) {}
 
   /// Forward and gradient of the operation.
-  Contender contender(const std::string& name, const ops::LossRows& rows, ops::LossOptions options) const {
+  Contender contender(const std::string& name, const ops::LossRows& rows, ops::LossOptions options)
+      const {
     return {name, [=, this] {
               const auto terms = ops::lm_head_loss(rows, lm_head, options);
               torch::autograd::grad({terms.loss_sum}, {rows.hidden});
@@ -123,7 +131,8 @@ struct Bench {
         contender("CE+KL+CAP, 32,768 rows", rows, options(0.15, 0.1))};
     measure(all, 1);
     const double floor =
-        all[0].time() * (32768.0 + static_cast<double>(count_distinct(rows))) / 2048 + all[1].time() * 16;
+        all[0].time() * (32768.0 + static_cast<double>(count_distinct(rows))) / 2048 +
+        all[1].time() * 16;
     report(all[2].name, all[2], floor);
   }
 
@@ -137,10 +146,12 @@ struct Bench {
 int main(int argc, char** argv) {
   using namespace draftsmith;
   const auto has = [&](const char* flag) {
-    return std::any_of(argv + 1, argv + argc, [&](const char* arg) { return !std::strcmp(arg, flag); });
+    return std::any_of(
+        argv + 1, argv + argc, [&](const char* arg) { return !std::strcmp(arg, flag); });
   };
   memory::install_host_allocator();
-  bench::print_header({"V x D", "2,048 rows of 128 x 16, anchors 4 apart", "s", "floor, s", "ratio", "extra MiB"});
+  bench::print_header(
+      {"V x D", "2,048 rows of 128 x 16, anchors 4 apart", "s", "floor, s", "ratio", "extra MiB"});
   const bench::Head heads[] = {
       {"small", 49152, 576}, {"medium", 151936, 1024}, {"reference", 248320, 5120}};
   for (const auto& head : heads) {

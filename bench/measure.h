@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include "draftsmith/base/stopwatch.h"

@@ -3,11 +3,14 @@
 //   build/release/bin/bench_plan
 #include <cmath>
 
-#include "bench/measure.h"
 #include "draftsmith/data/draft_blocks.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/train/optimizer.h"
 #include "draftsmith/train/step.h"
+
+#include <ATen/Parallel.h>
+
+#include "bench/measure.h"
 
 namespace draftsmith::bench {
 namespace {
@@ -62,9 +65,8 @@ Measured run(const PlanCase& c) {
   const int64_t before = memory::host_bytes().live;
   model::WeightMap weights;
   for (const auto& spec : model::list_drafter_weights(config))
-    weights[spec.name] = spec.shape.size() == 1
-                             ? torch::ones(spec.shape, dtype)
-                             : random_bfloat16(spec.shape, 0.02, 2).to(dtype);
+    weights[spec.name] = spec.shape.size() == 1 ? torch::ones(spec.shape, dtype)
+                                                : random_bfloat16(spec.shape, 0.02, 2).to(dtype);
   const model::Drafter drafter(config, std::move(weights));
   train::AdamW optimizer(drafter.parameters(), {});
   data::BlockRows rows{
@@ -104,8 +106,9 @@ int main() {
   using namespace draftsmith;
   using namespace draftsmith::bench;
   memory::install_host_allocator();
-  print_header({"hidden x MLP, heads", "layers, captured", "tokens, blocks", "window", "dtype",
-                "recompute", "planned MiB", "measured MiB", "ratio"});
+  print_header(
+      {"hidden x MLP, heads", "layers, captured", "tokens, blocks", "window", "dtype", "recompute",
+       "planned MiB", "measured MiB", "ratio"});
   const PlanCase cases[] = {
       {512, 1536, 8, 4, 64, 3, 3, 32000, 2048, 64, 16, 0, true, true, false, 512},
       {512, 1536, 8, 4, 64, 3, 3, 32000, 2048, 64, 16, 0, true, true, true, 512},
@@ -123,7 +126,8 @@ int main() {
     const double ratio = static_cast<double>(planned) / static_cast<double>(peak);
     worst = std::max(worst, std::abs(ratio - 1));
     print_row(
-        {fmt::format("{} x {}, {}/{} of {}", c.hidden, c.intermediate, c.heads, c.kv_heads, c.head_dim),
+        {fmt::format(
+             "{} x {}, {}/{} of {}", c.hidden, c.intermediate, c.heads, c.kv_heads, c.head_dim),
          fmt::format("{}, {}", c.layers, c.captured),
          fmt::format("{}, {} x {}", c.tokens, c.blocks, c.block_size), fmt::format("{}", c.window),
          c.is_bfloat16 ? "bfloat16" : "float32", c.recomputes ? "layer" : "none",

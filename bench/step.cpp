@@ -2,14 +2,16 @@
 // A drafter step, forward and backward, on the inputs of bench/step_specforge.py, against the
 // products that it must take and against the planner:
 //   build/release/bin/bench_step DIR DIR/batch-1024.safetensors [gradients.safetensors]
+#include "draftsmith/train/step.h"
+
 #include <cmath>
 #include <cstdio>
 
-#include "bench/measure.h"
 #include "draftsmith/data/draft_blocks.h"
 #include "draftsmith/formats/safetensors.h"
 #include "draftsmith/memory/planner.h"
-#include "draftsmith/train/step.h"
+
+#include "bench/measure.h"
 
 namespace draftsmith::bench {
 namespace {
@@ -76,8 +78,7 @@ void run(const std::string& model, const std::string& batch_file, const std::str
       "\"ratio_to_floor\": {:.3f}, \"extra_bytes\": {}, \"gflops\": {:.0f}, "
       "\"forward\": {:.3f}, \"head\": {:.3f}, \"backward\": {:.3f}}}\n",
       S, step.sums.loss(), all[0].time(), floor, all[0].time() / floor, all[0].extra_bytes,
-      flops / floor / 1e9, step.sums.times.forward, step.sums.times.head,
-      step.sums.times.backward);
+      flops / floor / 1e9, step.sums.times.forward, step.sums.times.head, step.sums.times.backward);
   if (output.empty()) return;
   formats::NamedTensors gradients = {{"loss", torch::full({1}, step.sums.loss(), torch::kFloat)}};
   for (size_t i = 0; i < step.gradients.size(); ++i)

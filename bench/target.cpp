@@ -3,16 +3,18 @@
 //
 //   bench_target make DIR           writes the hybrid model of docs/performance.md, random weights
 //   bench_target run DIR 1x2048 ... rows x tokens, bfloat16
+#include "draftsmith/model/target.h"
+
 #include <cstdio>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "bench/measure.h"
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/formats/json.h"
-#include "draftsmith/model/target.h"
+
+#include "bench/measure.h"
 
 namespace draftsmith::bench {
 namespace {

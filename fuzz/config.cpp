@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/formats/drafter_config_writing.h"
 #include "draftsmith/formats/hf_config.h"
 
 #include "fuzz/scratch.h"

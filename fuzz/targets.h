@@ -11,6 +11,7 @@ namespace draftsmith::fuzz {
 using Target = void (*)(const uint8_t* data, size_t size);
 
 void read_safetensors(const uint8_t* data, size_t size);  // a file, its header alone, or an index
+void read_checkpoint(const uint8_t* data, size_t size);   // manifest.json, state.json
 void read_config(const uint8_t* data, size_t size);       // config.json and generation_config.json
 void read_dataset(const uint8_t* data, size_t size);      // an Arrow shard, state.json, the index
 void read_settings(const uint8_t* data, size_t size);     // a settings file

@@ -32,7 +32,7 @@ const std::vector<Command>& commands() {
        {"target", "drafter", "data", "loss", "attention", "memory"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
-       {"target", "drafter", "data", "loss", "attention", "memory", "train"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "train", "eval.tree_budget"}},
       {"eval",
        "decodes prompts speculatively and plainly: acceptance length, speed, equality",
        {"target", "drafter", "eval"}},
@@ -47,6 +47,9 @@ const std::vector<Command>& commands() {
        "writes a drafter as a folder that z-lab/dflash, SpecForge, SGLang, vLLM or speculators "
        "load",
        {"target.path", "drafter.init"}},
+      {"extract",
+       "writes the target's hidden states of a dataset once, to train from them without its layers",
+       {"target", "drafter", "data", "extract"}},
       {"probe",
        "runs one stage alone on tensors from a file: target, blocks, drafter, loss, tree, decode",
        {"loss", "attention", "memory", "eval"}}};
@@ -255,6 +258,7 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
   if (name == "generate") run_generate(config);
   if (name == "data") run_data(config, flags);
   if (name == "report") run_report(flags);
+  if (name == "extract") run_extract(config);
   if (name == "probe") run_probe(config, flags);
   if (name == "export") run_export(config, flags);
   if (name == "export-check") run_export_check(flags);

@@ -53,6 +53,7 @@ void run_data(RunConfig config, const Flags& flags);
 void run_replay(const RunConfig& config, const Flags& flags);
 
 void run_eval(RunConfig config, const Flags& flags);
+void run_extract(RunConfig config);
 void run_generate(RunConfig config);
 void run_probe(RunConfig config, const Flags& flags);
 void run_export(RunConfig config, const Flags& flags);

@@ -75,9 +75,9 @@ void run_plan(RunConfig config, const Flags& flags) {
   const auto target = formats::read_target_config(config.target.path);
   config.drafter.init = resolve_drafter_folder(config.drafter.init);
   const bool is_new = config.drafter.init == "random" || config.drafter.init == "target";
-  const auto drafter =
-      is_new ? model::make_drafter_config(config.drafter, target, config.target.path)
-             : formats::read_drafter_config(config.drafter.init);
+  const auto drafter = is_new
+                           ? model::make_drafter_config(config.drafter, target, config.target.path)
+                           : formats::read_drafter_config(config.drafter.init);
   const auto shape = make_step_shape(config, drafter, target);
   const int64_t budget = memory::find_budget(config.memory);
   const auto plan = memory::choose_plan(shape, config.memory, budget);
@@ -99,28 +99,29 @@ void run_plan(RunConfig config, const Flags& flags) {
   if (flags.json) {
     formats::Json parts(plan.parts);
     print_result(
-        "{}", formats::Json{
-                  {"parameters", P},
-                  {"parts", parts},
-                  {"state_bytes", plan.state},
-                  {"weights_gradients_moments_bytes", plain_state},
-                  {"target_forward_bytes", plan.target_forward},
-                  {"drafter_step_bytes", plan.drafter_step},
-                  {"update_bytes", plan.update},
-                  {"saving_bytes", plan.saving},
-                  {"peak_bytes", plan.peak()},
-                  {"mapped_bytes", plan.mapped},
-                  {"budget_bytes", budget},
-                  {"recompute", plan.shape.recomputes_layers ? "layer" : "none"},
-                  {"chunk_rows", plan.shape.chunk_rows},
-                  {"tokens_per_batch", plan.shape.context_tokens},
-                  {"step_flops", plan.step_flops},
-                  {"step_seconds", step_seconds},
-                  {"hours_per_epoch", hours_per_epoch},
-                  {"whole_logits_bytes", naive.logits},
-                  {"gathered_keys_bytes", naive.expanded_gather},
-                  {"gathered_keys_grouped_bytes", naive.grouped_gather}}
-                  .dump());
+        "{}",
+        formats::Json{
+            {"parameters", P},
+            {"parts", parts},
+            {"state_bytes", plan.state},
+            {"weights_gradients_moments_bytes", plain_state},
+            {"target_forward_bytes", plan.target_forward},
+            {"drafter_step_bytes", plan.drafter_step},
+            {"update_bytes", plan.update},
+            {"saving_bytes", plan.saving},
+            {"peak_bytes", plan.peak()},
+            {"mapped_bytes", plan.mapped},
+            {"budget_bytes", budget},
+            {"recompute", plan.shape.recomputes_layers ? "layer" : "none"},
+            {"chunk_rows", plan.shape.chunk_rows},
+            {"tokens_per_batch", plan.shape.context_tokens},
+            {"step_flops", plan.step_flops},
+            {"step_seconds", step_seconds},
+            {"hours_per_epoch", hours_per_epoch},
+            {"whole_logits_bytes", naive.logits},
+            {"gathered_keys_bytes", naive.expanded_gather},
+            {"gathered_keys_grouped_bytes", naive.grouped_gather}}
+            .dump());
     return;
   }
   print_result("{}", memory::print_plan(plan, budget));

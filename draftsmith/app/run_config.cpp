@@ -88,6 +88,7 @@ FieldList list_fields(RunConfig& config) {
   train::add_fields(fields, config.train);
   eval::add_fields(fields, config.eval);
   eval::add_fields(fields, config.generate);
+  pipeline::add_fields(fields, config.extract);
   return fields;
 }
 
@@ -159,9 +160,9 @@ std::string make_run_name(const RunConfig& config) {
   std::string cap = fmt::format("{}", config.loss.cap_weight);
   cap.erase(std::remove(cap.begin(), cap.end(), '.'), cap.end());
   return fmt::format(
-      "exp-g{}-bs{}-a{}{}-kl{}-cap{}", config.loss.decay_gamma, config.drafter.block_size,
-      config.data.num_anchors, has_sliding ? "-swa" : "", std::llround(100 * config.loss.kl_weight),
-      cap);
+      "exp{}-g{}-bs{}-a{}{}-kl{}-cap{}", config.train.eval_method == "tree" ? "-ddtree" : "",
+      config.loss.decay_gamma, config.drafter.block_size, config.data.num_anchors,
+      has_sliding ? "-swa" : "", std::llround(100 * config.loss.kl_weight), cap);
 }
 
 }  // namespace draftsmith::app

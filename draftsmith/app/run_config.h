@@ -10,6 +10,7 @@
 #include "draftsmith/eval/settings.h"
 #include "draftsmith/memory/settings.h"
 #include "draftsmith/model/settings.h"
+#include "draftsmith/pipeline/settings.h"
 #include "draftsmith/train/settings.h"
 
 namespace draftsmith::app {
@@ -25,6 +26,7 @@ struct RunConfig {
   train::TrainSettings train;
   eval::EvalSettings eval;
   eval::GenerateSettings generate;
+  pipeline::ExtractSettings extract;
 };
 
 /// The fields of every section; they refer to `config`, which must outlive them.

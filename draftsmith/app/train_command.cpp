@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/pipeline/target_states.h"
 #include "draftsmith/train/checkpoint_list.h"
 #include "draftsmith/train/trainer.h"
 
@@ -119,7 +121,8 @@ void run_train(RunConfig config, const Flags& flags) {
   if (checkpoint) drafter_settings.init = checkpoint->string();  // its first weights may be gone
   auto drafter_config =
       model::make_drafter_config(drafter_settings, target_config, config.target.path);
-  auto source = data::BatchSource::open(config.data, target_config.vocab_size, out);
+  auto source = data::BatchSource::open(
+      pipeline::fit_positions(config.data, target_config), target_config.vocab_size, out);
   stamp.dataset = fingerprint_data(source);
   stamp.target = formats::fingerprint_model(config.target.path);
   std::optional<train::RunStamp> saved;
@@ -127,11 +130,13 @@ void run_train(RunConfig config, const Flags& flags) {
   if (saved) check_resumed(*saved, stamp, allow_change);
   auto held_out = source.held_out();
   const int64_t budget = memory::find_budget(config.memory);
-  const auto plan = choose_run_plan(
-      make_step_shape(config, drafter_config, target_config), config.memory, budget, saved);
+  auto shape = make_step_shape(config, drafter_config, target_config);
+  shape.context_tokens = std::min(shape.context_tokens, source.most_batch_tokens());
+  const auto plan = choose_run_plan(shape, config.memory, budget, saved);
   stamp.chunk_rows = plan.shape.chunk_rows;
   stamp.recomputes_layers = plan.shape.recomputes_layers;
-  const auto target = model::Target::load(config.target);
+  const auto target = pipeline::open_target(
+      config.target, config.data.path, drafter_config.target_layer_ids);
 
   prepare_run_folder(out, flags.resume);
   if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
@@ -153,6 +158,7 @@ void run_train(RunConfig config, const Flags& flags) {
   train::Trainer trainer(target, std::move(drafter), std::move(source), loss, config.train, stamp);
   trainer.use_plan(
       {model::parse_attention_method(config.attention.method), plan.shape.recomputes_layers});
+  trainer.count_trees_of(config.eval.tree_budget);
   if (held_out) trainer.evaluate_on(std::move(*held_out));
   if (checkpoint) {
     check_resumed_steps(

@@ -149,6 +149,13 @@ int64_t BatchSource::batches_of_epoch(int64_t epoch) const {
   return state_->mixture->batches_of_epoch(epoch);
 }
 
+int64_t BatchSource::most_batch_tokens() const {
+  int64_t most = 0;
+  for (const auto& source : state_->sources)
+    most = std::max(most, source->most_batch_tokens());
+  return most;
+}
+
 SourceBatch BatchSource::read(DataCursor cursor, const BlockRule& rule) {
   auto ahead = std::exchange(ahead_, std::nullopt);
   SourceBatch batch = ahead && ahead->cursor == cursor && ahead->rule == rule

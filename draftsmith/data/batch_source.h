@@ -81,6 +81,9 @@ class BatchSource {
 
   int64_t batches_of_epoch(int64_t epoch) const;
 
+  /// Tokens, padding included, that no batch of any epoch exceeds.
+  int64_t most_batch_tokens() const;
+
   /// The batch at the cursor. A cursor past the end of its epoch means the next epoch.
   SourceBatch read(DataCursor cursor, const BlockRule& rule);
 

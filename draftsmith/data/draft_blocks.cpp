@@ -220,8 +220,8 @@ DraftBlocks join_rows(const DraftBlocks& blocks) {
   joined.context_positions = blocks.context_positions.reshape({1, B * S});
   joined.labels = take(blocks.labels);
   joined.weights = take(blocks.weights);
-  joined.teacher_rows =
-      take((blocks.teacher_rows + row_begin.view({B, 1, 1})).where(is_labelled, blocks.teacher_rows));
+  joined.teacher_rows = take(
+      (blocks.teacher_rows + row_begin.view({B, 1, 1})).where(is_labelled, blocks.teacher_rows));
   return joined;
 }
 

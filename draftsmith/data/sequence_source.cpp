@@ -154,6 +154,14 @@ std::vector<int64_t> SequenceSource::row_lengths(const EpochPlan& plan) const {
   return lengths;
 }
 
+int64_t SequenceSource::most_batch_tokens() const {
+  const auto lengths = row_lengths(*plan(0));
+  const int64_t rows =
+      std::min(settings_.max_sequences_per_batch, static_cast<int64_t>(lengths.size()));
+  return std::min(
+      settings_.tokens_per_batch, rows * *std::max_element(lengths.begin(), lengths.end()));
+}
+
 EpochPlan SequenceSource::make_plan(int64_t epoch) const {
   const auto seed = static_cast<uint64_t>(settings_.seed);
   const BatchLimits limits{

@@ -61,6 +61,9 @@ class SequenceSource {
 
   int64_t batches_of_epoch(int64_t epoch) const;
 
+  /// Tokens, padding included, that no batch of any epoch exceeds.
+  int64_t most_batch_tokens() const;
+
   /// Errors: DataError naming the row of an id outside the vocabulary.
   TokenBatch read(int64_t epoch, int64_t batch) const;
 

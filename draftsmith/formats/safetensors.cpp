@@ -130,7 +130,12 @@ void SafetensorsReader::add_file(const fs::path& path) {
 
   std::vector<Extent> extents;
   for (const auto& [name, value] : root.value().items()) {
-    if (name == "__metadata__") continue;
+    if (name == "__metadata__") {
+      if (!value.is_object()) continue;
+      for (const auto& [key, text] : value.items())
+        if (text.is_string()) metadata_[key] = text.get<std::string>();
+      continue;
+    }
     const JsonObject entry(value, fmt::format("{}, tensor {}", path.string(), name));
     const auto dtype = parse_dtype(path, name, entry.text("dtype"));
     auto shape = read_shape(entry);
@@ -243,6 +248,11 @@ void SafetensorsReader::check_shape(const std::string& name, at::IntArrayRef sha
        .got = fmt::format("{}", entry.shape),
        .where = where_,
        .hint = "the weights that belong to this config.json"});
+}
+
+std::string SafetensorsReader::metadata(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  return found == metadata_.end() ? std::string() : found->second;
 }
 
 void SafetensorsReader::forget(const std::string& name, int64_t first_byte, int64_t bytes) const {

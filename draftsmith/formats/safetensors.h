@@ -45,6 +45,9 @@ class SafetensorsReader {
   const std::vector<int64_t>& shape(const std::string& name) const { return find(name).shape; }
   torch::ScalarType dtype(const std::string& name) const { return find(name).dtype; }
 
+  /// A text of `__metadata__`, empty if there is none of this key.
+  std::string metadata(const std::string& key) const;
+
   /// Lets the system take back the pages of a part of a tensor's data, which is not needed soon.
   void forget(const std::string& name, int64_t first_byte, int64_t bytes) const;
 
@@ -63,6 +66,7 @@ class SafetensorsReader {
 
   std::string where_;
   std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> metadata_;
 };
 
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/memory/host_allocator.h"
 
+#include <fmt/format.h>
 #include <malloc.h>
 #include <sys/mman.h>
 
@@ -9,8 +10,6 @@
 #include <map>
 #include <mutex>
 #include <new>
-
-#include <fmt/format.h>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/memory/planner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
 #include <optional>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/lm_head_loss.h"
@@ -14,8 +14,8 @@
 namespace draftsmith::memory {
 namespace {
 
-constexpr double kAllocatorSlack = 0.01;               // small tensors that no part names
-constexpr int64_t kSmallestChunk = 16;                 // rows
+constexpr double kAllocatorSlack = 0.01;  // small tensors that no part names
+constexpr int64_t kSmallestChunk = 16;    // rows
 constexpr double kShareOfAvailable = 0.9;
 
 /// Recomputation that the settings allow, cheapest first.
@@ -96,7 +96,10 @@ MemoryPlan plan_memory(const StepShape& shape) {
   plan.drafter_step = step.peak() > before ? step.peak() : step.live();
   if (step.peak() > plan.target_forward) plan.parts = step.parts_at_peak();
   plan.update = plan.state;
-  plan.saving = std::max(plan.target_forward, plan.drafter_step);
+  // A snapshot of weights, masters and moments is written while training goes on.
+  const int64_t snapshot = count_drafter_parameters(shape.drafter) *
+                           (shape.element_bytes + (shape.element_bytes == 4 ? 0 : 4) + 8);
+  plan.saving = std::max(plan.target_forward, plan.drafter_step) + snapshot;
   if (!shape.has_target_copy)
     plan.mapped = count_target_parameters(shape.target) * shape.target_element_bytes;
   plan.step_flops = count_step_flops(shape);
@@ -146,6 +149,7 @@ std::string print_plan(const MemoryPlan& plan, int64_t budget) {
   line("target's forward", plan.target_forward);
   line("drafter's forward and backward", plan.drafter_step);
   line("optimizer's update", plan.update);
+  line("a step while a checkpoint is written", plan.saving);
   line("peak of tensors, allocator slack included", plan.peak());
   line("target's weights, mapped from its files", plan.mapped);
   text += fmt::format(

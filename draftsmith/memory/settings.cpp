@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/memory/settings.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 
@@ -40,9 +40,7 @@ int64_t parse_bytes(const std::string& text, const std::string& key) {
     if (end != text.c_str() && unit == name && number >= 0 && std::isfinite(number))
       return static_cast<int64_t>(number * size);
   throw ConfigError(
-      {.what = key,
-       .expected = "bytes, such as 20GiB, 512MiB or 16GB",
-       .got = "'" + text + "'"});
+      {.what = key, .expected = "bytes, such as 20GiB, 512MiB or 16GB", .got = "'" + text + "'"});
 }
 
 std::string print_bytes(int64_t bytes) {

@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kFloat = 4;
 constexpr int64_t kDouble = 8;
 constexpr int64_t kLong = 8;
-constexpr int64_t kScaledRows = 2048;    // of the head's gradient at a time
-constexpr int64_t kTileRows = 512;       // of an attention tile
+constexpr int64_t kScaledRows = 2048;  // of the head's gradient at a time
+constexpr int64_t kTileRows = 512;     // of an attention tile
 constexpr const char* kFeatures = "target features and teacher states";
 constexpr const char* kContext = "context keys and values";
 constexpr const char* kAttention = "attention activations";
@@ -37,11 +37,16 @@ int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
 /// Bytes of tensors, by the letters of docs/notation.md.
 struct Sizes {
   explicit Sizes(const StepShape& s)
-      : R(s.rows()), T(s.context_tokens), b(s.element_bytes),
-        D(s.drafter.hidden_size), I(s.drafter.intermediate_size),
+      : R(s.rows()),
+        T(s.context_tokens),
+        b(s.element_bytes),
+        D(s.drafter.hidden_size),
+        I(s.drafter.intermediate_size),
         C(s.drafter.num_heads * s.drafter.head_dim),
-        Gd(s.drafter.num_kv_heads * s.drafter.head_dim), H(s.drafter.num_heads),
-        G(s.drafter.num_kv_heads), E(s.drafter.head_dim) {}
+        Gd(s.drafter.num_kv_heads * s.drafter.head_dim),
+        H(s.drafter.num_heads),
+        G(s.drafter.num_kv_heads),
+        E(s.drafter.head_dim) {}
   int64_t R, T, b, D, I, C, Gd, H, G, E;
 
   int64_t states() const { return R * D * b; }
@@ -55,8 +60,7 @@ struct Sizes {
   int64_t saved_context() const { return 3 * context_keys() + T * G * kDouble; }
   /// Normed input, queries and keys before and after, values, output, log sums, scales.
   int64_t saved_attention() const {
-    return states() + 2 * queries() + 3 * block_keys() + queries() +
-           R * (H + G + H + 1) * kDouble;
+    return states() + 2 * queries() + 3 * block_keys() + queries() + R * (H + G + H + 1) * kDouble;
   }
   /// Sum before the MLP, its norm, gate, up and their product.
   int64_t saved_mlp() const { return 2 * states() + 3 * mlp() + R * kDouble; }
@@ -70,9 +74,9 @@ struct Sizes {
                          2 * std::min(width, T + R) * E * b;
     int64_t bytes = packed + tile;
     if (is_backward) {
-      bytes += tile;                                   // the second array of scores
-      bytes += R * repeat * E * (b + kFloat);          // out gradient, its product with out
-      bytes += 2 * (T + R) * E * kFloat;               // sums of key and value gradients
+      bytes += tile;                           // the second array of scores
+      bytes += R * repeat * E * (b + kFloat);  // out gradient, its product with out
+      bytes += 2 * (T + R) * E * kFloat;       // sums of key and value gradients
     }
     return std::min(threads, G) * bytes;
   }
@@ -103,8 +107,8 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s) {
   ledger.add(kBackward, z.states());
   ledger.add(kGradients, z.D * z.I * b);
   ledger.drop(kBackward, z.mlp() + z.states());
-  ledger.drop(kMlp, z.states());                 // normed
-  ledger.touch(kBackward, z.states());           // the norm's gradient joins the residual's
+  ledger.drop(kMlp, z.states());        // normed
+  ledger.touch(kBackward, z.states());  // the norm's gradient joins the residual's
   ledger.drop(kBackward, z.states());
   ledger.drop(kMlp, z.states() + z.R * kDouble);
   // Attention.
@@ -121,8 +125,7 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s) {
   ledger.drop(kBackward, z.queries() + key_gradients);
   ledger.touch(kBackward, z.context());
   ledger.drop(
-      kAttention,
-      z.states() + z.queries() + z.block_keys() + z.R * (z.H + z.G + 1) * kDouble);
+      kAttention, z.states() + z.queries() + z.block_keys() + z.R * (z.H + z.G + 1) * kDouble);
   ledger.drop(kContext, z.context_keys() + z.T * z.G * kDouble);
 }
 
@@ -146,7 +149,8 @@ void add_state(Ledger& ledger, const StepShape& s) {
     ledger.add("target weights", count_target_parameters(s.target) * s.target_element_bytes);
   if (s.element_bytes != s.target_element_bytes)
     ledger.add(
-        "lm_head in the drafter's type", s.target.vocab_size * s.target.hidden_size * s.element_bytes);
+        "lm_head in the drafter's type",
+        s.target.vocab_size * s.target.hidden_size * s.element_bytes);
 }
 
 void add_target_forward(Ledger& ledger, const StepShape& s) {
@@ -227,21 +231,19 @@ void add_drafter_step(Ledger& ledger, const StepShape& s) {
   const int64_t rest = L * (2 * z.D + 2 * z.E) * b + 2 * z.D * b;
   ledger.add(kGradients, rest);
   ledger.drop(
-      kGradients,
-      L * (3 * z.D * z.I + 2 * z.D * z.C + 2 * z.D * z.Gd) * b + z.D * F * b + rest);
+      kGradients, L * (3 * z.D * z.I + 2 * z.D * z.C + 2 * z.D * z.Gd) * b + z.D * F * b + rest);
   ledger.drop(kAttention, z.states());  // the hidden states of the micro-step
   const auto captured = static_cast<int64_t>(s.drafter.target_layer_ids.size());
   ledger.drop(
-      kFeatures, (captured + 1) * z.context() +
-                     z.R * (s.drafter.hidden_size * b + 4 * kLong + kFloat));
+      kFeatures,
+      (captured + 1) * z.context() + z.R * (s.drafter.hidden_size * b + 4 * kLong + kFloat));
 }
 
 double count_step_flops(const StepShape& s) {
   const Sizes z(s);
   const auto R = static_cast<double>(z.R), T = static_cast<double>(z.T);
   const auto D = static_cast<double>(z.D);
-  const double layer_rows =
-      D * static_cast<double>(2 * z.C + 2 * z.Gd + 3 * z.I) * R;
+  const double layer_rows = D * static_cast<double>(2 * z.C + 2 * z.Gd + 3 * z.I) * R;
   const double layer_context = D * static_cast<double>(2 * z.Gd) * T;
   const double fc = D * D * static_cast<double>(s.drafter.target_layer_ids.size()) * T;
   const double forward =

@@ -54,8 +54,13 @@ DeltaNet DeltaNet::bind(
 }
 
 ops::DeltaInputs DeltaNet::make_inputs(const torch::Tensor& x, const torch::Tensor& mixed) const {
-  const auto step_size = torch::softplus(in_proj_a(x).to(torch::kFloat) + decay_bias);
-  return {mixed, step_size * log_decay.exp().neg(), in_proj_b(x).sigmoid().to(torch::kFloat), shape};
+  // In float64, because libtorch's vectors and its loop over the rest differ in float32's last bit:
+  // a token's gates would depend on how many tokens come with it.
+  const auto wide = [](const torch::Tensor& value) { return value.to(torch::kDouble); };
+  const auto step_size = torch::softplus(wide(in_proj_a(x)) + wide(decay_bias));
+  const auto decay = step_size * wide(log_decay).exp().neg();
+  const auto beta = wide(in_proj_b(x)).sigmoid().to(x.scalar_type());
+  return {mixed, decay.to(torch::kFloat), beta.to(torch::kFloat), shape};
 }
 
 torch::Tensor DeltaNet::finish(const torch::Tensor& x, const torch::Tensor& values) const {

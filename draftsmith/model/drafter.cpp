@@ -2,11 +2,12 @@
 #include "draftsmith/model/drafter.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
-
-#include <algorithm>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -138,8 +139,7 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
       const Call& call,
       const Parameters&... /*parameters*/) {
     context->save_for_backward({hidden, projected});
-    context->saved_data["call"] =
-        c10::IValue::make_capsule(c10::make_intrusive<Holder>(call));
+    context->saved_data["call"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(call));
     return call.run(hidden, projected);
   }
 
@@ -147,8 +147,8 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
       torch::autograd::AutogradContext* context,
       torch::autograd::variable_list upstream) {
     const auto saved = context->get_saved_variables();
-    const auto holder = c10::static_intrusive_pointer_cast<Holder>(
-        context->saved_data["call"].toCapsule());
+    const auto holder =
+        c10::static_intrusive_pointer_cast<Holder>(context->saved_data["call"].toCapsule());
     const at::AutoGradMode with_grad(true);
     std::vector<torch::Tensor> inputs = {
         saved[0].detach().set_requires_grad(true), saved[1].detach().set_requires_grad(true)};

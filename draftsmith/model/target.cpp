@@ -137,6 +137,18 @@ torch::Tensor attend_within(
 }  // namespace
 
 Target Target::load(const TargetSettings& settings) {
+  return load_parts(settings, /*is_whole=*/true);
+}
+
+Target Target::load_ends(
+    const TargetSettings& settings,
+    std::shared_ptr<const data::FeatureStore> stored) {
+  auto target = load_parts(settings, /*is_whole=*/false);
+  target.stored_ = std::move(stored);
+  return target;
+}
+
+Target Target::load_parts(const TargetSettings& settings, bool is_whole) {
   if (settings.path.empty()) {
     throw ConfigError(
         {.what = "target.path",
@@ -153,18 +165,24 @@ Target Target::load(const TargetSettings& settings) {
   if (reader.has("model.language_model.embed_tokens.weight"))
     config.weight_prefix = "model.language_model.";
   const bool has_own_head = reader.has("lm_head.weight");
-  const auto specs = list_target_weights(config);
+  auto specs = list_target_weights(config);
   const auto places = place_parts(specs, config.num_layers, dtype, devices);
+  std::vector<std::string> known_extras;
+  if (config.has_tied_head) known_extras.emplace_back("lm_head.weight");
+  if (!is_whole) {
+    known_extras = reader.names();
+    std::erase_if(specs, [&](const WeightSpec& spec) {
+      return spec.layer >= 0 && spec.layer < config.num_layers;
+    });
+  }
   auto weights = load_weights(
-      reader, specs, dtype,
-      config.has_tied_head ? std::vector<std::string>{"lm_head.weight"}
-                           : std::vector<std::string>{},
+      reader, specs, dtype, known_extras,
       [&](const WeightSpec& spec) { return places[static_cast<size_t>(spec.layer + 1)]; });
   target.layer_devices_.assign(places.begin() + 1, places.end() - 1);
 
   target.embedding_ = weights.at(config.weight_prefix + "embed_tokens.weight");
   target.final_norm_ = weights.at(config.weight_prefix + "norm.weight");
-  for (int64_t i = 0; i < config.num_layers; ++i) {
+  for (int64_t i = 0; is_whole && i < config.num_layers; ++i) {
     const auto prefix = fmt::format("{}layers.{}.", config.weight_prefix, i);
     TargetLayer layer{DecoderLayer::bind(weights, prefix, config), std::nullopt};
     layer.has_zero_centred_norms = config.is_hybrid();
@@ -214,6 +232,7 @@ TargetStates Target::run(
     const std::vector<int64_t>& layer_ids,
     const Attend& attend,
     const Mix& mix) const {
+  DS_CHECK(!layers_.empty());  // load_ends gives a target without them
   auto angles = rope_.angles(positions, dtype());
   FeatureCapture capture(layer_ids);
   auto hidden = embed(ids);

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "draftsmith/data/feature_store.h"
 #include "draftsmith/formats/hf_config.h"
 #include "draftsmith/model/delta_net.h"
 #include "draftsmith/model/layers.h"
@@ -41,6 +43,14 @@ class Target {
   /// spread over them in order, by bytes.
   /// Errors: DataError for a config or weights that are not those of a supported model.
   static Target load(const TargetSettings& settings);
+
+  /// Only embedding and head, for training from stored features. Errors: as `load`.
+  static Target load_ends(
+      const TargetSettings& settings,
+      std::shared_ptr<const data::FeatureStore> stored);
+
+  /// The features that stand in for the layers, or null.
+  const data::FeatureStore* stored() const { return stored_.get(); }
 
   void check_layer_ids(const std::vector<int64_t>& layer_ids) const {
     model::check_layer_ids(config_, layer_ids);
@@ -101,6 +111,10 @@ class Target {
       const Attend& attend,
       const Mix& mix) const;
 
+  /// What `load` and `load_ends` share; `is_whole` asks for the layers too.
+  static Target load_parts(const TargetSettings& settings, bool is_whole);
+
+  std::shared_ptr<const data::FeatureStore> stored_;
   formats::TargetConfig config_;
   Rope rope_;
   torch::Tensor embedding_;  // [V, D]

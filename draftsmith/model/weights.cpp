@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 
+#include <c10/util/accumulate.h>
+
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/progress.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-
-#include <algorithm>
 
 #include "draftsmith/ops/block_methods.h"
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "draftsmith/ops/block_methods.h"
@@ -27,9 +26,17 @@ struct Problem {
   std::vector<std::vector<BlockTile>> tiles;  // of each row
 
   Problem(const BlockAttentionInputs& in, BlockLayout where, BlockVisibility seen)
-      : B(in.query.size(0)), S(in.context_key.size(1)), Q(in.query.size(1)), H(in.query.size(2)),
-        G(in.context_key.size(2)), E(in.query.size(3)), K(where.block_size), repeat(H / G),
-        scale(1 / std::sqrt(static_cast<double>(E))), layout(std::move(where)), visibility(seen) {
+      : B(in.query.size(0)),
+        S(in.context_key.size(1)),
+        Q(in.query.size(1)),
+        H(in.query.size(2)),
+        G(in.context_key.size(2)),
+        E(in.query.size(3)),
+        K(where.block_size),
+        repeat(H / G),
+        scale(1 / std::sqrt(static_cast<double>(E))),
+        layout(std::move(where)),
+        visibility(seen) {
     const int64_t max_blocks = std::max<int64_t>(1, kMaxTileRows / (K * repeat));
     for (int64_t b = 0; b < B; ++b)
       tiles.push_back(plan_block_tiles(layout, visibility, b, max_blocks));
@@ -44,8 +51,7 @@ struct Problem {
       const int64_t anchor = layout.anchors.const_data_ptr<int64_t>()[b * N + n];
       const int64_t begin = layout.context_begin.const_data_ptr<int64_t>()[b * N + n];
       for (int64_t k = 0; k < K; ++k) {
-        const int64_t lo =
-            std::min(anchor, first_visible(anchor + k, begin, visibility.window));
+        const int64_t lo = std::min(anchor, first_visible(anchor + k, begin, visibility.window));
         const int64_t own = context + (n - tile.first) * K;
         for (int64_t j = 0; j < repeat; ++j) {
           ranges.insert(
@@ -100,9 +106,12 @@ struct TileView {
   int64_t context_begin, context, own_begin, own, row_begin, rows;
 
   TileView(const Problem& p, const BlockTile& tile)
-      : context_begin(tile.context_begin), context(tile.context_end - tile.context_begin),
-        own_begin(p.S + tile.first * p.K), own((tile.end - tile.first) * p.K),
-        row_begin(tile.first * p.K * p.repeat), rows(own * p.repeat) {}
+      : context_begin(tile.context_begin),
+        context(tile.context_end - tile.context_begin),
+        own_begin(p.S + tile.first * p.K),
+        own((tile.end - tile.first) * p.K),
+        row_begin(tile.first * p.K * p.repeat),
+        rows(own * p.repeat) {}
 
   int64_t width() const { return context + own; }
   Tensor take(const Tensor& from, Tensor& scratch) const {
@@ -266,9 +275,14 @@ struct TiledAttention : torch::autograd::Function<TiledAttention> {
         {context->saved_data["window"].toInt(), context->saved_data["is_causal_block"].toBool()});
     const auto gradients =
         attend_backward(in, problem, saved[6], saved[5], upstream[0].contiguous());
-    return {gradients.query,     gradients.context_key, gradients.context_value,
-            gradients.block_key, gradients.block_value, Tensor(),
-            Tensor()};
+    return {
+        gradients.query,
+        gradients.context_key,
+        gradients.context_value,
+        gradients.block_key,
+        gradients.block_value,
+        Tensor(),
+        Tensor()};
   }
 };
 

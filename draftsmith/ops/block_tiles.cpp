@@ -6,8 +6,8 @@
 namespace draftsmith::ops {
 namespace {
 
-constexpr double kMaxWaste = 1.2;       // columns computed per column seen
-constexpr int64_t kFreeColumns = 64;    // per block, that a product of this size hardly notices
+constexpr double kMaxWaste = 1.2;     // columns computed per column seen
+constexpr int64_t kFreeColumns = 64;  // per block, that a product of this size hardly notices
 
 }  // namespace
 

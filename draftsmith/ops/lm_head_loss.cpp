@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/ops/lm_head_loss.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
-#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "draftsmith/base/error.h"
@@ -56,15 +57,15 @@ struct ReadyGradient : torch::autograd::Function<ReadyGradient> {
 Tensor make_logits_buffer(const std::vector<LossChunk>& chunks, const Tensor& lm_head) {
   int64_t most = 0;
   for (const auto& chunk : chunks)
-    most = std::max(
-        most, chunk.end - chunk.begin + static_cast<int64_t>(chunk.distinct.size()));
+    most = std::max(most, chunk.end - chunk.begin + static_cast<int64_t>(chunk.distinct.size()));
   const int64_t V = lm_head.size(0);
   try {
     return torch::empty({most, V}, lm_head.options());
   } catch (const std::exception&) {
     throw DeviceError(
         {.what = "memory for the logits of a chunk",
-         .expected = fmt::format("{} bytes for {} rows of {}", most * V * lm_head.element_size(), most, V),
+         .expected =
+             fmt::format("{} bytes for {} rows of {}", most * V * lm_head.element_size(), most, V),
          .got = "none so large",
          .where = "lm_head_loss",
          .hint = "a smaller --loss.chunk_rows"});
@@ -131,8 +132,8 @@ ChunkTerms run_chunk(
   } else {
     at::mm_out(logits, states, lm_head.t());
   }
-  const auto terms = lm_head.is_cpu() ? run_head_kernels(chunk, options)
-                                      : run_head_composed(chunk, options);
+  const auto terms =
+      lm_head.is_cpu() ? run_head_kernels(chunk, options) : run_head_composed(chunk, options);
   if (dhidden.defined()) {
     auto out = dhidden.narrow(0, plan.begin, count);
     at::mm_out(out, chunk.logits, lm_head);

@@ -35,13 +35,13 @@ struct LossOptions {
 /// Values per row (0 where the weight is 0; ids -1), and their weighted sums, which combine over
 /// chunks, micro-steps and devices with `+`. Statistics are float32, or float64 for float64 input.
 struct LossTerms {
-  torch::Tensor row_loss;    // [R] ce + kl_weight kl + cap_weight cap; has gradient
-  torch::Tensor weights;     // [R] of the rows in the sums
-  torch::Tensor loss_sum;    // [] sum of weight x row_loss; has gradient
-  torch::Tensor weight_sum;  // []
-  torch::Tensor ce;          // [R] -log q(label)
-  torch::Tensor kl;          // [R] KL(p || q), never negative; 0 without a teacher
-  torch::Tensor cap;         // [R] entropy of q where the argmax is the label, else 0
+  torch::Tensor row_loss;           // [R] ce + kl_weight kl + cap_weight cap; has gradient
+  torch::Tensor weights;            // [R] of the rows in the sums
+  torch::Tensor loss_sum;           // [] sum of weight x row_loss; has gradient
+  torch::Tensor weight_sum;         // []
+  torch::Tensor ce;                 // [R] -log q(label)
+  torch::Tensor kl;                 // [R] KL(p || q), never negative; 0 without a teacher
+  torch::Tensor cap;                // [R] entropy of q where the argmax is the label, else 0
   torch::Tensor label_probability;  // [R] q(label)
   torch::Tensor predicted;          // [R] int64 argmax of the student, lowest id on ties
   torch::Tensor teacher_predicted;  // [R] int64 argmax of the teacher, -1 without one

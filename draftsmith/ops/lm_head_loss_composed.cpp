@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loss by libtorch operations: on whole logits, in recomputed chunks, and for one chunk.
+#include <algorithm>
+
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-
-#include <algorithm>
 
 #include "draftsmith/ops/head_chunk.h"
 #include "draftsmith/ops/loss_rows.h"

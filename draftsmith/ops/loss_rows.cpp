@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/ops/loss_rows.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <unordered_map>
-
-#include <fmt/format.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/checks.h"
@@ -109,7 +109,8 @@ LossTerms make_empty_terms(const LossRows& rows, const LossOptions& options) {
   LossTerms terms;
   terms.weights = rows.weights.to(wide.dtype());
   terms.weight_sum = terms.weights.sum();
-  for (Tensor* column : {&terms.row_loss, &terms.ce, &terms.kl, &terms.cap, &terms.label_probability})
+  for (Tensor* column :
+       {&terms.row_loss, &terms.ce, &terms.kl, &terms.cap, &terms.label_probability})
     *column = torch::zeros({R}, wide);
   for (Tensor* column : {&terms.predicted, &terms.teacher_predicted})
     *column = torch::full({R}, -1, ids);
@@ -118,11 +119,8 @@ LossTerms make_empty_terms(const LossRows& rows, const LossOptions& options) {
   return terms;
 }
 
-Tensor combine_terms(
-    const Tensor& ce,
-    const Tensor& kl,
-    const Tensor& cap,
-    const LossOptions& options) {
+Tensor
+combine_terms(const Tensor& ce, const Tensor& kl, const Tensor& cap, const LossOptions& options) {
   return ce + options.kl_weight * kl + options.cap_weight * cap;
 }
 
@@ -146,9 +144,9 @@ plan_loss_chunks(const int64_t* teacher_rows, int64_t count, int64_t capacity) {
   std::unordered_map<int64_t, int64_t> place;  // of a teacher row in `distinct` of the last chunk
   for (int64_t r = 0; r < count; ++r) {
     const bool is_new = teacher_rows != nullptr && !place.contains(teacher_rows[r]);
-    const auto rows_now =
-        chunks.empty() ? 0
-                       : r - chunks.back().begin + static_cast<int64_t>(chunks.back().distinct.size());
+    const auto rows_now = chunks.empty() ? 0
+                                         : r - chunks.back().begin +
+                                               static_cast<int64_t>(chunks.back().distinct.size());
     if (chunks.empty() || rows_now + 1 + (is_new ? 1 : 0) > capacity) {
       chunks.push_back({.begin = r, .end = r, .distinct = {}, .inverse = {}});
       place.clear();
@@ -188,9 +186,10 @@ int64_t default_chunk_rows(int64_t vocab_size, int64_t element_bytes) {
 }
 
 LossTerms lm_head_loss(const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
-  LossTerms terms = options.method == LossMethod::kFused       ? fused_loss(rows, lm_head, options)
-                    : options.method == LossMethod::kRecompute ? recomputed_loss(rows, lm_head, options)
-                                                               : full_loss(rows, lm_head, options);
+  LossTerms terms = options.method == LossMethod::kFused ? fused_loss(rows, lm_head, options)
+                    : options.method == LossMethod::kRecompute
+                        ? recomputed_loss(rows, lm_head, options)
+                        : full_loss(rows, lm_head, options);
   terms.loss_sum = (terms.weights * terms.row_loss).sum();
   return terms;
 }

@@ -2,8 +2,10 @@
 #include "draftsmith/pipeline/train_batch.h"
 
 #include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/pipeline/target_states.h"
 
 namespace draftsmith::pipeline {
+
 TrainBatch make_train_batch(
     const model::Target& target,
     data::SourceBatch batch,
@@ -16,8 +18,7 @@ TrainBatch make_train_batch(
   result.at = batch.at;
   result.next = batch.next;
   memory::name_host_phase("the target's forward");
-  const auto states =
-      target.forward(result.tokens.ids, target_layer_ids, result.tokens.document_ids);
+  const auto states = find_target_states(target, result.tokens, target_layer_ids);
   const auto join = [&](const torch::Tensor& rows) {
     return rows.to(drafter_dtype).flatten(0, 1).unsqueeze(0);
   };

@@ -21,7 +21,8 @@ struct TrainBatch {
   data::DataCursor next;         // the cursor after it
 };
 
-/// Runs the target over a batch of sequences side by side, and joins them.
+/// Runs the target over a batch of sequences side by side, or takes its stored features, and joins
+/// them.
 TrainBatch make_train_batch(
     const model::Target& target,
     data::SourceBatch batch,

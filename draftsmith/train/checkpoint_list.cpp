@@ -32,7 +32,7 @@ std::vector<int64_t> list_steps(const fs::path& run_folder) {
     int64_t step = 0;
     const char* end = name.data() + name.size();
     const auto [stop, parse_error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-    if (parse_error == std::errc() && stop == end) steps.push_back(step);
+    if (parse_error == std::errc() && stop == end && step >= 0) steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;

@@ -18,6 +18,7 @@ MetricSums evaluate_held_out(
     const model::Drafter& drafter,
     const torch::Tensor& lm_head,  // [V, D] in the drafter's dtype
     data::BatchSource& held_out,
-    const LossSettings& loss);
+    const LossSettings& loss,
+    int64_t tree_budget = 0);  // as in run_micro_step
 
 }  // namespace draftsmith::train

@@ -41,6 +41,7 @@ MetricSums& MetricSums::operator+=(const MetricSums& other) {
   correct = add(std::move(correct), other.correct);
   count = add(std::move(count), other.count);
   tokens += other.tokens;
+  expected += other.expected;
   times += other.times;
   return *this;
 }

@@ -6,6 +6,7 @@
 
 #include "draftsmith/data/draft_blocks.h"
 #include "draftsmith/ops/lm_head_loss.h"
+#include "draftsmith/train/expected_tokens.h"
 
 namespace draftsmith::train {
 
@@ -34,6 +35,7 @@ struct MetricSums {
   std::vector<int64_t> correct;  // [K] supervised slots predicted correctly
   std::vector<int64_t> count;    // [K] supervised slots
   int64_t tokens = 0;            // of the context, padding not counted
+  ExpectedTokens expected;       // of the micro-steps that were asked for it
   StepTimes times;
 
   MetricSums& operator+=(const MetricSums& other);
@@ -51,7 +53,17 @@ struct MetricSums {
                        : 1 + ratio(static_cast<double>(accepted_sum), static_cast<double>(blocks));
   }
 
+  /// Means over blocks of the drafts that the drafter itself expects to be accepted.
+  double chain_expected_tokens() const { return per_block(expected.chain_sum); }
+  double tree_expected_tokens() const { return per_block(expected.tree_sum); }
+  /// Expected acceptance with draft trees in place of the best guess per slot.
+  double tree_expected_acceptance() const {
+    return expected.blocks == 0 ? 0
+                                : 1 + per_block(static_cast<double>(expected.tree_accepted_sum));
+  }
+
  private:
+  double per_block(double sum) const { return ratio(sum, static_cast<double>(expected.blocks)); }
   static double ratio(double numerator, double denominator) {
     return denominator == 0 ? 0 : numerator / denominator;
   }

@@ -29,8 +29,10 @@ loss_options(const LossSettings& settings, int64_t vocab_size, int64_t element_b
       .method = method_of(settings)};
 }
 
-Tensor
-dpace_weights(const Tensor& label_probability, const Tensor& is_supervised, const LossSettings& loss) {
+Tensor dpace_weights(
+    const Tensor& label_probability,
+    const Tensor& is_supervised,
+    const LossSettings& loss) {
   const auto supervised = is_supervised.to(label_probability.scalar_type());
   const auto smoothed = (label_probability * (1 - loss.dpace_alpha) + loss.dpace_alpha)
                             .masked_fill(is_supervised.logical_not(), 1);
@@ -46,7 +48,8 @@ ops::LossTerms compute_objective(
     const torch::Tensor& lm_head,
     const torch::Tensor& teacher_states,
     const data::DraftBlocks& blocks,
-    const LossSettings& settings) {
+    const LossSettings& settings,
+    int64_t top_k) {
   ops::LossRows rows;
   rows.hidden = hidden.flatten(0, 1);
   rows.labels = blocks.labels.flatten();
@@ -58,8 +61,9 @@ ops::LossTerms compute_objective(
     rows.teacher_states = teacher_states.flatten(0, 1);
     rows.teacher_rows = (blocks.teacher_rows + first_row).flatten();
   }
-  auto terms = ops::lm_head_loss(
-      rows, lm_head, loss_options(settings, lm_head.size(0), lm_head.element_size()));
+  auto options = loss_options(settings, lm_head.size(0), lm_head.element_size());
+  options.top_k = top_k;
+  auto terms = ops::lm_head_loss(rows, lm_head, options);
   if (settings.is_dpace()) {
     const at::NoGradGuard no_grad;
     const auto shape = blocks.weights.sizes();

@@ -31,6 +31,7 @@ ops::LossTerms compute_objective(
     const torch::Tensor& lm_head,         // [V, D] as hidden
     const torch::Tensor& teacher_states,  // [B, S, D] as hidden; may be undefined
     const data::DraftBlocks& blocks,
-    const LossSettings& settings);
+    const LossSettings& settings,
+    int64_t top_k = 0);  // best ids to give for each row; at most V
 
 }  // namespace draftsmith::train

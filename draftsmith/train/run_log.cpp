@@ -45,6 +45,13 @@ void add_sources(Json& json, const std::vector<MetricSums>& by_source) {
   }
 }
 
+void add_expected_tokens(Json& json, const std::string& prefix, const MetricSums& sums) {
+  if (sums.expected.blocks == 0) return;
+  json[prefix + "chain_expected_tokens"] = sums.chain_expected_tokens();
+  json[prefix + "tree_expected_tokens"] = sums.tree_expected_tokens();
+  json[prefix + "tree_expected_acceptance"] = sums.tree_expected_acceptance();
+}
+
 Json as_json(const LoggedSteps& line) {
   const MetricSums& sums = line.sums;
   const double ms_per_step = 1000 / static_cast<double>(line.steps);
@@ -68,6 +75,7 @@ Json as_json(const LoggedSteps& line) {
       {"backward_ms", ms_per_step * sums.times.backward},
       {"optimizer_ms", ms_per_step * sums.times.optimizer},
       {"peak_bytes", memory::host_bytes().peak}};
+  add_expected_tokens(json, "", sums);
   add_sources(json, line.by_source);
   if (line.evaluation) {
     const MetricSums& held_out = *line.evaluation;
@@ -75,6 +83,7 @@ Json as_json(const LoggedSteps& line) {
     json["eval_accuracy"] = held_out.accuracy();
     json["eval_accuracy_by_slot"] = held_out.accuracy_by_slot();
     json["eval_expected_acceptance"] = held_out.expected_acceptance();
+    add_expected_tokens(json, "eval_", held_out);
   }
   return json;
 }

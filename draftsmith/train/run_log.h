@@ -13,12 +13,12 @@ namespace draftsmith::train {
 
 /// One line of a run's metrics.
 struct LoggedSteps {
-  int64_t step = 0;    // the last one
-  int64_t steps = 0;   // since the line before
-  double seconds = 0;  // since the line before
-  MetricSums sums;     // of these steps
+  int64_t step = 0;                        // the last one
+  int64_t steps = 0;                       // since the line before
+  double seconds = 0;                      // since the line before
+  MetricSums sums;                         // of these steps
   std::vector<MetricSums> by_source = {};  // the same for each dataset of a mixture
-  double lr = 0;       // of the last step, as the next
+  double lr = 0;                           // of the last step, as the next
   double gradient_norm = 0;
   std::optional<MetricSums> evaluation;  // on held out sequences, after the last step
 };

@@ -38,8 +38,8 @@ void add_fields(FieldList& fields, LossSettings& settings) {
       "how logits are computed: in chunks with the gradient at once, in chunks and again in "
       "backward, or all at once");
   fields.add(
-      "chunk_rows", settings.chunk_rows,
-      "rows whose logits exist together; 0 = 256 MiB of them", kAtLeastZero);
+      "chunk_rows", settings.chunk_rows, "rows whose logits exist together; 0 = 256 MiB of them",
+      kAtLeastZero);
 }
 
 void add_fields(FieldList& fields, TrainSettings& settings) {
@@ -69,6 +69,10 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
       "eval_every", settings.eval_every,
       "steps between evaluations on the sequences of data.held_out; each new best one is saved",
       kAtLeastOne);
+  fields.add_choice(
+      "eval_method", settings.eval_method, {"chain", "tree"},
+      "whose acceptance makes a step the best: the best guess per slot, or trees of "
+      "eval.tree_budget nodes");
   fields.add("log_every", settings.log_every, "steps between lines of metrics.jsonl", kAtLeastOne);
   fields.add("seed", settings.seed, "seed of the drafter's random weights", kAtLeastZero);
   fields.add("allow_change", settings.allow_change, "settings that may differ on --resume");

@@ -40,7 +40,8 @@ struct TrainSettings {
   int64_t save_every = 500;  // steps
   int64_t keep_last = 2;     // checkpoints
   int64_t eval_every = 500;  // steps
-  int64_t log_every = 10;    // steps
+  std::string eval_method = "chain";
+  int64_t log_every = 10;  // steps
   int64_t seed = 0;
   std::vector<std::string> allow_change;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/step.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -16,8 +17,7 @@ namespace {
 
 /// A sum is finite if all its terms are; only if it is not, each is looked at.
 bool is_finite(const torch::Tensor& tensor) {
-  return tensor.sum(torch::kFloat).isfinite().item<bool>() ||
-         tensor.isfinite().all().item<bool>();
+  return tensor.sum(torch::kFloat).isfinite().item<bool>() || tensor.isfinite().all().item<bool>();
 }
 
 }  // namespace
@@ -28,7 +28,8 @@ MicroStep run_micro_step(
     const pipeline::TrainBatch& batch,
     const LossSettings& loss,
     bool needs_gradients,
-    const model::ForwardPlan& plan) {
+    const model::ForwardPlan& plan,
+    int64_t tree_budget) {
   const at::AutoGradMode grad_mode(needs_gradients);
   std::vector<torch::Tensor> parameters;
   for (const auto& [name, tensor] : drafter.parameters())
@@ -46,11 +47,14 @@ MicroStep run_micro_step(
     return broken;
   }
   memory::name_host_phase("lm_head and loss");
-  const auto terms = compute_objective(hidden, lm_head, batch.teacher_states, batch.blocks, loss);
+  const auto terms = compute_objective(
+      hidden, lm_head, batch.teacher_states, batch.blocks, loss,
+      std::min(tree_budget, lm_head.size(0)));
   const auto& lengths = batch.tokens.lengths;
   MicroStep result;
   result.sums =
       sum_metrics(terms, batch.blocks, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  if (tree_budget > 0) result.sums.expected = sum_expected_tokens(terms, batch.blocks, tree_budget);
   result.hidden = hidden.detach();
   result.sums.times.forward = forward_seconds;
   result.sums.times.head = watch.restart();

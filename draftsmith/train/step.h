@@ -20,12 +20,14 @@ struct MicroStep {
 /// the caller divides by the weight sum of all micro-steps and ranks.
 /// Without `needs_gradients` only the sums and hidden states are made. Hidden states that are not
 /// finite give a loss that is not, and no gradients.
+/// With a `tree_budget` the sums also hold expected tokens, of chains and of trees of this size.
 MicroStep run_micro_step(
     const model::Drafter& drafter,
     const torch::Tensor& lm_head,  // [V, D] in the drafter's dtype
     const pipeline::TrainBatch& batch,
     const LossSettings& loss,
     bool needs_gradients = true,
-    const model::ForwardPlan& plan = {});
+    const model::ForwardPlan& plan = {},
+    int64_t tree_budget = 0);
 
 }  // namespace draftsmith::train

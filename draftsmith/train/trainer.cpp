@@ -99,6 +99,8 @@ bool Trainer::is_past_end(const data::DataCursor& cursor) {
 
 MetricSums Trainer::run_micro_steps(BadStep& step, std::vector<MetricSums>& by_source) {
   const auto rule = drafter_.block_rule(loss_.block_decay());
+  // Trees take time, so only the steps that a line is written after count them.
+  const int64_t tree_budget = is_logged(progress_.step + 1) ? tree_budget_ : 0;
   MetricSums sums;
   for (int64_t i = 0; i < settings_.accumulation; ++i) {
     if (i > 0 && is_past_end(progress_.cursor)) break;  // the last step takes what is left
@@ -108,7 +110,8 @@ MetricSums Trainer::run_micro_steps(BadStep& step, std::vector<MetricSums>& by_s
     const auto batch = pipeline::make_train_batch(
         target_, std::move(source_batch), drafter_.config().target_layer_ids, drafter_.dtype());
     sums.times.target += watch.seconds();
-    const MicroStep micro = run_micro_step(drafter_, lm_head_, batch, loss_, true, plan_);
+    const MicroStep micro =
+        run_micro_step(drafter_, lm_head_, batch, loss_, true, plan_, tree_budget);
     if (!micro.gradients.empty()) optimizer_.accumulate(micro.gradients);
     sums += micro.sums;
     by_source[static_cast<size_t>(batch.source)] += micro.sums;
@@ -176,13 +179,16 @@ void Trainer::refuse_step(const BadStep& step) {
 }
 
 void Trainer::evaluate(LoggedSteps& line) {
-  line.evaluation = evaluate_held_out(target_, drafter_, lm_head_, *held_out_, loss_);
-  const double acceptance = line.evaluation->expected_acceptance();
+  line.evaluation = evaluate_held_out(target_, drafter_, lm_head_, *held_out_, loss_, tree_budget_);
+  const bool has_trees = settings_.eval_method == "tree" && tree_budget_ > 0;
+  const double acceptance = has_trees ? line.evaluation->tree_expected_acceptance()
+                                      : line.evaluation->expected_acceptance();
   const bool is_best = progress_.best.step < 0 || acceptance > progress_.best.acceptance;
   if (is_best) progress_.best = {progress_.step, acceptance};
   log_info(
-      "step {}: held out loss {:.3f}  accuracy {:.1f} %  expected acceptance {:.3f}{}",
+      "step {}: held out loss {:.3f}  accuracy {:.1f} %  expected acceptance {:.3f}{}{}",
       progress_.step, line.evaluation->loss(), 100 * line.evaluation->accuracy(), acceptance,
+      has_trees ? fmt::format(" of trees of {}", tree_budget_) : "",
       is_best ? ", the best so far" : "");
 }
 
@@ -199,10 +205,8 @@ void Trainer::write_export() const {
 
 void Trainer::report(RunLog& log, LoggedSteps& line, double seconds) {
   const int64_t step = progress_.step;
-  const bool is_last = step == total_steps();
-  const bool is_evaluated = held_out_ && (is_last || step % settings_.eval_every == 0);
-  if (is_evaluated) evaluate(line);
-  if (is_evaluated || is_last || step % settings_.log_every == 0) {
+  if (is_evaluated(step)) evaluate(line);
+  if (is_logged(step)) {
     line.seconds = seconds;
     log.write(line);
   }

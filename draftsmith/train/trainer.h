@@ -37,6 +37,9 @@ class Trainer {
   /// How steps are computed; the numbers are the same up to rounding.
   void use_plan(const model::ForwardPlan& plan) { plan_ = plan; }
 
+  /// Logged steps and evaluations also count expected tokens, of trees of this many nodes.
+  void count_trees_of(int64_t budget) { tree_budget_ = budget; }
+
   /// Goes on from a checkpoint of this run: bit for bit what the unbroken run would have done.
   void resume(const std::filesystem::path& checkpoint);
 
@@ -63,6 +66,13 @@ class Trainer {
   void evaluate(LoggedSteps& line);
   void save();
   void write_export() const;
+  /// Whether a line of metrics is written after this step.
+  bool is_logged(int64_t step) const {
+    return step % settings_.log_every == 0 || step == total_steps() || is_evaluated(step);
+  }
+  bool is_evaluated(int64_t step) const {
+    return held_out_ && (step == total_steps() || step % settings_.eval_every == 0);
+  }
   bool is_past_end(const data::DataCursor& cursor);
   int64_t count_total_steps();
   void log_sources() const;
@@ -74,6 +84,7 @@ class Trainer {
   std::optional<data::BatchSource> held_out_;
   LossSettings loss_;
   model::ForwardPlan plan_;
+  int64_t tree_budget_ = 0;
   TrainSettings settings_;
   AdamW optimizer_;
   Schedule schedule_;

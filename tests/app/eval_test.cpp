@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "draftsmith/app/run_config.h"
+
 #include "tests/app/program.h"
 
 namespace draftsmith::app {
@@ -157,6 +159,13 @@ TEST_F(Eval, GivesTheSameAnswersAtATemperature) {
   const auto drawn =
       run_json(arguments() + Arguments{"--eval.temperature=0.7", "--eval.sample_drafts=true"});
   EXPECT_EQ(drawn.at("tokens"), 4 * 15);
+}
+
+TEST(RunName, SaysThatTheRunIsForTrees) {
+  RunConfig config;
+  EXPECT_EQ(make_run_name(config), "exp-g10-bs16-a1024-kl15-cap01");
+  config.train.eval_method = "tree";
+  EXPECT_EQ(make_run_name(config), "exp-ddtree-g10-bs16-a1024-kl15-cap01");
 }
 
 TEST_F(Eval, RefusesSettingsThatDoNotGoTogether) {

@@ -43,6 +43,7 @@ INSTANTIATE_TEST_SUITE_P(
     Files,
     Replay,
     ::testing::Values(
+        Kind{"checkpoint", read_checkpoint},
         Kind{"safetensors", read_safetensors},
         Kind{"config", read_config},
         Kind{"dataset", read_dataset},

@@ -91,7 +91,6 @@ TEST(Float8Checkpoint, BecomesItsValuesTimesTheFactorsOfTheirBlocks) {
   const auto eight = checkpoint.load();
   EXPECT_EQ(::testing::internal::GetCapturedStderr().find("not used"), std::string::npos);
   const auto states = eight.forward(fixed_ids(), {0});
-  const auto factors = checkpoint.tensors.at("model.layers.0.mlp.up_proj.weight_scale_inv");
   checkpoint.tensors = plain;
   EXPECT_TRUE(checkpoint.load().forward(fixed_ids(), {0}).last.equal(states.last));
 }

@@ -25,6 +25,9 @@ struct TargetFixture : ::testing::TestWithParam<const char*> {
   int64_t L = target.config().num_layers;
   // The fixtures' own, for float32: the hybrid one carries an error of 1.5e-4 itself.
   double tolerance = target.config().is_hybrid() ? 1e-3 : 5e-5;
+  // Matrix products of other sizes add in another order. The hybrid's values before its gated norm
+  // are so small that this shows: the fixture itself has an error of 1.5e-4.
+  double alone_tolerance = target.config().is_hybrid() ? 1.5e-4 : 1e-5;
   formats::SafetensorsReader file = golden(std::string(GetParam()) + "/expected.safetensors");
 
   std::vector<int64_t> all_layers() const {
@@ -82,14 +85,22 @@ TEST_P(TargetFixture, IsNotChangedByPaddingOnTheRight) {
   // F08: alone, and beside 70 tokens; lengths around the edge of a chunk.
   for (const int64_t length : {1, 3, 5, 63, 64, 65}) {
     const auto row = ids().narrow(1, 0, length);
+    const auto run_padded = [&](int64_t pad, int64_t neighbour) {
+      auto padded = torch::full({2, 70}, pad, torch::kLong);
+      padded[0].narrow(0, 0, length).copy_(row[0]);
+      padded[1].copy_(ids()[0].narrow(0, neighbour, 70));
+      const auto states = target.forward(padded, all_layers());
+      return TargetStates{
+          states.features[0].narrow(0, 0, length), states.last[0].narrow(0, 0, length)};
+    };
     const auto plain = target.forward(row, all_layers());
-    auto padded = torch::full({2, 70}, 17, torch::kLong);
-    padded[0].narrow(0, 0, length).copy_(row[0]);
-    padded[1].copy_(ids()[0].narrow(0, 80, 70));
-    const auto states = target.forward(padded, all_layers());
-    EXPECT_LE(max_difference(states.features[0].narrow(0, 0, length), plain.features[0]), 1e-5)
-        << length;
-    EXPECT_LE(max_difference(states.last[0].narrow(0, 0, length), plain.last[0]), 1e-5) << length;
+    const auto states = run_padded(17, 80);
+    EXPECT_LE(max_difference(states.features, plain.features[0]), alone_tolerance) << length;
+    EXPECT_LE(max_difference(states.last, plain.last[0]), alone_tolerance) << length;
+    // What the padding and the neighbour are does not matter at all.
+    const auto other = run_padded(99, 40);
+    EXPECT_TRUE(other.features.equal(states.features)) << length;
+    EXPECT_TRUE(other.last.equal(states.last)) << length;
   }
 }
 
@@ -107,9 +118,12 @@ TEST_P(TargetFixture, RunsEveryDocumentOfAPackedRowAlone) {
   begin = 0;
   for (size_t i = 0; i < lengths.size(); ++i) {
     EXPECT_LE(
-        max_difference(packed.features.narrow(1, begin, lengths[i]), alone[i].features), 1e-5)
+        max_difference(packed.features.narrow(1, begin, lengths[i]), alone[i].features),
+        alone_tolerance)
         << i;
-    EXPECT_LE(max_difference(packed.last.narrow(1, begin, lengths[i]), alone[i].last), 1e-5) << i;
+    EXPECT_LE(
+        max_difference(packed.last.narrow(1, begin, lengths[i]), alone[i].last), alone_tolerance)
+        << i;
     begin += lengths[i];
   }
 }
@@ -145,7 +159,9 @@ TEST_P(TargetFixture, RunsInBfloat16CloseToFloat32) {
   EXPECT_EQ(states.features.scalar_type(), torch::kBFloat16);
   EXPECT_EQ(half.rope().inverse_frequencies().scalar_type(), torch::kFloat);
   // About a dozen roundings in each layer, each of at most 2^-8 of the value and of either sign.
-  const double bound = std::sqrt(12.0 * static_cast<double>(L)) * std::exp2(-8);
+  // What comes before the hybrid's gated norm counts several times, for its values are near eps.
+  const double bound = (target.config().is_hybrid() ? 4 : 1) *
+                       std::sqrt(12.0 * static_cast<double>(L)) * std::exp2(-8);
   EXPECT_LE(testing::relative_difference(states.last, entry(L)), bound);
   EXPECT_GT(testing::relative_difference(states.last, entry(L)), 0);
 }

@@ -260,10 +260,12 @@ TEST(BlockAttention, RefusesTensorsThatDoNotFit) {
     damage(in);
     testing::expect_error<ShapeError>([&] { attend(in, AttentionMethod::kBlock); }, parts);
   };
-  refuse([](Inputs& in) { in.tensors.context_key = in.tensors.context_key.narrow(0, 0, 1); },
-         {"context_key"});
-  refuse([](Inputs& in) { in.tensors.block_value = in.tensors.block_value.narrow(1, 0, 3); },
-         {"block_value"});
+  refuse(
+      [](Inputs& in) { in.tensors.context_key = in.tensors.context_key.narrow(0, 0, 1); },
+      {"context_key"});
+  refuse(
+      [](Inputs& in) { in.tensors.block_value = in.tensors.block_value.narrow(1, 0, 3); },
+      {"block_value"});
   refuse([](Inputs& in) { in.tensors.query = in.tensors.query[0]; }, {"query"});
   refuse([](Inputs& in) { in.tensors.query = in.tensors.query.to(torch::kFloat); }, {"query"});
   refuse([](Inputs& in) { in.layout.keep = in.layout.keep.narrow(1, 0, 1); }, {"keep"});

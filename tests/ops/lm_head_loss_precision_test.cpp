@@ -96,14 +96,19 @@ TEST(SlowLmHeadLoss, GivesTheSameToARowInAChunkBeyondTwoToTheThirtyOne) {
     const auto numbers = torch::arange(first, first + count, torch::kFloat);
     return torch::stack({(numbers * 0.37).sin(), (numbers * 0.11).cos()}, 1).to(torch::kBFloat16);
   };
-  const auto lm_head = (torch::stack({torch::arange(kManyWords, torch::kFloat).sin(),
-                                      torch::arange(kManyWords, torch::kFloat).cos()},
-                                     1) *
+  const auto lm_head = (torch::stack(
+                            {torch::arange(kManyWords, torch::kFloat).sin(),
+                             torch::arange(kManyWords, torch::kFloat).cos()},
+                            1) *
                         3)
                            .to(torch::kBFloat16);
   const auto run = [&](int64_t first, int64_t count) {
-    LossRows rows{make(first, count).set_requires_grad(true), torch::full({count}, 20224, torch::kLong),
-                  torch::ones({count}), {}, {}};
+    LossRows rows{
+        make(first, count).set_requires_grad(true),
+        torch::full({count}, 20224, torch::kLong),
+        torch::ones({count}),
+        {},
+        {}};
     const auto terms = lm_head_loss(rows, lm_head, {});
     return std::pair(terms.ce, torch::autograd::grad({terms.loss_sum}, {rows.hidden})[0]);
   };

@@ -141,7 +141,8 @@ TEST(LmHeadLoss, EqualsALoopForEveryChunkSize) {
         const auto terms = run(method, c.rows, c.lm_head, options);
         EXPECT_NEAR(terms.loss_sum.item<double>(), expected, 1e-12 * expected);
         EXPECT_EQ(terms.weight_sum.item<double>(), 4.75);
-        EXPECT_LE(relative_difference(gradient_of(terms, c.rows.hidden, 0.5), full_gradient), 1e-12);
+        EXPECT_LE(
+            relative_difference(gradient_of(terms, c.rows.hidden, 0.5), full_gradient), 1e-12);
       }
     }
   }
@@ -154,7 +155,8 @@ TEST(LmHeadLoss, HasTheGradientOfCentralDifferences) {
     const auto analytic = gradient_of(run(method, c.rows, c.lm_head, options), c.rows.hidden);
     c.rows.hidden.set_requires_grad(false);
     const auto numeric = numeric_gradient(
-        [&] { return run(method, c.rows, c.lm_head, options).loss_sum.item<double>(); }, c.rows.hidden);
+        [&] { return run(method, c.rows, c.lm_head, options).loss_sum.item<double>(); },
+        c.rows.hidden);
     EXPECT_LE(max_difference(analytic, numeric), 1e-7);
   }
 }
@@ -279,7 +281,9 @@ TEST(LmHeadLoss, GivesTheBestIdsWithTheirLogProbabilities) {
         const auto terms = run(method, c.rows, c.lm_head, {.chunk_rows = 3, .top_k = top_k});
         EXPECT_TRUE(terms.top_ids.equal(wanted.top_ids));
         // Sums of 133 terms differ by their order.
-        EXPECT_LE(max_difference(terms.top_log_probs, wanted.top_log_probs), dtype == torch::kDouble ? 1e-12 : 1e-4);
+        EXPECT_LE(
+            max_difference(terms.top_log_probs, wanted.top_log_probs),
+            dtype == torch::kDouble ? 1e-12 : 1e-4);
       }
     }
   }

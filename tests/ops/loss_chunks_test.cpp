@@ -27,7 +27,8 @@ TEST(LossChunks, CoverEveryRowOnceWithinTheCapacity) {
   for (const bool has_teacher : {false, true}) {
     for (const int64_t capacity : {1, 2, 3, 31, 64, 1000}) {
       int64_t next = 0;
-      for (const auto& chunk : plan_loss_chunks(has_teacher ? teachers.data() : nullptr, 200, capacity)) {
+      for (const auto& chunk :
+           plan_loss_chunks(has_teacher ? teachers.data() : nullptr, 200, capacity)) {
         EXPECT_EQ(chunk.begin, next);
         next = chunk.end;
         const int64_t rows = chunk.end - chunk.begin;

@@ -118,6 +118,13 @@ class PrepareData(unittest.TestCase):
         self.assertEqual(third.returncode, 0, third.stderr)
         self.assertNotIn("going on", third.stderr)
 
+    def test_the_commands_run_from_any_folder(self):
+        for name in ("prepare_data", "regenerate"):
+            result = subprocess.run([str(ROOT / "tools" / name), "--help"], cwd=self.folder,
+                                    capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn(f"usage: tools/{name}", result.stdout)
+
     def test_shows_the_mask_without_writing(self):
         result = self.run_tool([chat("Why?", "Because"), {}], "--show", "2")
         self.assertEqual(result.returncode, 0, result.stderr)

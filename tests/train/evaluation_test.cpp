@@ -68,6 +68,32 @@ TEST(Evaluation, WritesItsFiguresAndPointsToTheBestCheckpoint) {
       fs::canonical(checkpoint_path(folder / "run", best_step)));
 }
 
+TEST(Evaluation, ChoosesTheBestByTheAcceptanceOfTrees) {
+  const TempFolder folder;
+  RunOptions options{.out = (folder / "run").string(), .held_out = 0.3, .eval_every = 2};
+  options.eval_method = "tree";
+  options.tree_budget = 12;
+  const auto trainer = make_trainer(tiny_target(), testing::write_ten_sequences(folder), options);
+  trainer->run();
+  int64_t best_step = -1;
+  double best = 0;
+  for (const auto& line : testing::read_metrics(folder / "run")) {
+    EXPECT_GT(line.at("chain_expected_tokens"), 0);
+    EXPECT_GT(line.at("tree_expected_tokens"), 0);
+    EXPECT_GE(line.at("tree_expected_acceptance"), 1);
+    if (!line.contains("eval_loss")) continue;
+    EXPECT_GT(line.at("eval_chain_expected_tokens"), 0);
+    const double acceptance = line.at("eval_tree_expected_acceptance");
+    EXPECT_GE(acceptance, 1);
+    if (best_step < 0 || acceptance > best) {
+      best = acceptance;
+      best_step = line.at("step");
+    }
+  }
+  EXPECT_EQ(trainer->progress().best.step, best_step);
+  EXPECT_EQ(trainer->progress().best.acceptance, best);
+}
+
 TEST(Evaluation, GivesTheSameFiguresEveryTime) {
   const TempFolder folder;
   data::DataSettings settings;

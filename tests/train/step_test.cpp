@@ -137,12 +137,10 @@ TEST(DPace, WithoutSmoothingIsTheDerivativeOfTheExpectedAcceptance) {
   loss.weighting = "dpace";
   loss.dpace_alpha = 0;
   const auto log_q = q.log().set_requires_grad(true);
-  const auto prefix =
-      log_q.exp().masked_fill(supervised.logical_not(), 1).cumprod(-1);
+  const auto prefix = log_q.exp().masked_fill(supervised.logical_not(), 1).cumprod(-1);
   const auto expected = (prefix * supervised.to(torch::kDouble)).sum();
   const auto wanted = torch::autograd::grad({expected}, {log_q})[0];
-  EXPECT_LE(
-      testing::max_difference(dpace_weights(q, supervised, loss), wanted * supervised), 1e-6);
+  EXPECT_LE(testing::max_difference(dpace_weights(q, supervised, loss), wanted * supervised), 1e-6);
 }
 
 TEST(DPace, RefusesOtherTerms) {

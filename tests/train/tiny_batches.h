@@ -56,8 +56,7 @@ narrow_rows(const pipeline::TrainBatch& batch, int64_t first, int64_t count) {
         &blocks.block_ids, &blocks.positions, &blocks.labels, &blocks.weights,
         &blocks.teacher_rows})
     *tensor = tensor->index_select(1, chosen);
-  for (torch::Tensor* tensor :
-       {&part.features, &part.teacher_states, &blocks.context_positions})
+  for (torch::Tensor* tensor : {&part.features, &part.teacher_states, &blocks.context_positions})
     *tensor = tensor->narrow(1, begin, count * S);
   const int64_t K = blocks.layout.block_size;
   part.embedded = batch.embedded.unflatten(1, {-1, K}).index_select(1, chosen).flatten(1, 2);

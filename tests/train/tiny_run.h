@@ -25,6 +25,8 @@ struct RunOptions {
   double lr = 1e-2;
   double held_out = 0;
   int64_t eval_every = 1000;
+  std::string eval_method = "chain";
+  int64_t tree_budget = 0;
 };
 
 /// A trainer of 10 sequences, 2 in a batch.
@@ -46,6 +48,7 @@ inline std::unique_ptr<train::Trainer> make_trainer(
   settings.keep_last = 100;
   settings.log_every = 1;
   settings.eval_every = options.eval_every;
+  settings.eval_method = options.eval_method;
   data_settings.held_out = options.held_out;
   data::BatchSource source(
       data::TokenDataset::open(dataset, ""), data_settings, target.config().vocab_size);
@@ -53,6 +56,7 @@ inline std::unique_ptr<train::Trainer> make_trainer(
   auto trainer = std::make_unique<train::Trainer>(
       target, make_tiny_drafter(target, options.dtype, options.drafter_seed),
       std::move(source), make_loss(10, 0.15, 0.1), settings, train::RunStamp{});
+  trainer->count_trees_of(options.tree_budget);
   if (options.eval_every < 1000) trainer->evaluate_on(std::move(held_out.value()));
   return trainer;
 }

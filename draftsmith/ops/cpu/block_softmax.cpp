@@ -83,8 +83,7 @@ void softmax_row(const BlockSoftmaxParams& params, int64_t r) {
     for_range(
         d, range,
         [&](int64_t i) {
-          store_narrow(
-              d, hn::Exp(d, hn::MulSub(load_wide(d, row + i), scales, log_sums)), row + i);
+          store_narrow(d, hn::Exp(d, hn::MulSub(load_wide(d, row + i), scales, log_sums)), row + i);
         },
         [&](int64_t i) {
           store_scalar<T>(std::exp(load_scalar(row + i) * scale - log_sum), row + i);

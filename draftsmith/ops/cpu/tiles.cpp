@@ -5,6 +5,10 @@
 
 #if defined(__x86_64__)
 
+// GCC 12 takes the undefined vectors within its own intrinsics for a mistake (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -29,8 +29,7 @@ struct TopEntry {
 /// gives the vector of values at i, `scalar(i)` one value. A vector is looked at closely only if
 /// it beats the k-th best so far, which on logits is seldom. Values are no NaN.
 template <class C, class Load, class Scalar>
-std::vector<TopEntry<C>>
-find_top(int64_t width, size_t k, const Load& load, const Scalar& scalar) {
+std::vector<TopEntry<C>> find_top(int64_t width, size_t k, const Load& load, const Scalar& scalar) {
   const hn::ScalableTag<C> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   std::vector<TopEntry<C>> best;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/data/feature_format.h"
+
+#include <fmt/format.h>
+
+#include "draftsmith/base/atomic_file.h"
+#include "draftsmith/base/checksum.h"
+#include "draftsmith/base/error.h"
+#include "draftsmith/formats/json.h"
+
+namespace draftsmith::data {
+namespace {
+
+constexpr const char* kHeaderName = "features.json";
+constexpr double kLargestFloat8 = 448;
+constexpr double kLargestInt8 = 127;
+
+uint32_t add_checksum(const torch::Tensor& tensor, uint32_t crc) {
+  return crc32c(
+      {static_cast<const char*>(tensor.const_data_ptr()), static_cast<size_t>(tensor.nbytes())},
+      crc);
+}
+
+}  // namespace
+
+int64_t FeatureHeader::bytes_per_token() const {
+  return num_parts() * (format == "bf16" ? 2 * hidden_size : hidden_size + 4);
+}
+
+StoredStates
+pack_states(const torch::Tensor& states, int64_t num_parts, const std::string& format) {
+  if (format == "bf16") return {states.to(torch::kBFloat16).contiguous(), {}};
+  const bool is_float8 = format == "fp8";
+  DS_CHECK(is_float8 || format == "int8");
+  const auto parts = states.to(torch::kFloat).unflatten(-1, {num_parts, -1});  // [T, parts, D]
+  const auto largest = parts.abs().amax(-1, /*keepdim=*/true);
+  // A part of zeros keeps them with any scale.
+  const auto scales =
+      torch::where(largest > 0, largest, 1.0) / (is_float8 ? kLargestFloat8 : kLargestInt8);
+  const auto scaled = (parts / scales).flatten(1);
+  return {
+      is_float8 ? scaled.to(c10::kFloat8_e4m3fn) : scaled.round().to(torch::kChar),
+      scales.squeeze(-1).contiguous()};
+}
+
+torch::Tensor unpack_states(const StoredStates& stored, int64_t num_parts) {
+  if (!stored.scales.defined()) return stored.values;
+  const auto parts = stored.values.to(torch::kFloat).unflatten(-1, {num_parts, -1});
+  return (parts * stored.scales.unsqueeze(-1)).flatten(1).to(torch::kBFloat16);
+}
+
+std::string checksum_states(const StoredStates& stored) {
+  uint32_t crc = add_checksum(stored.values, 0);
+  if (stored.scales.defined()) crc = add_checksum(stored.scales, crc);
+  return fmt::format("{:08x}", crc);
+}
+
+bool is_feature_folder(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / kHeaderName);
+}
+
+FeatureHeader read_feature_header(const std::filesystem::path& folder) {
+  const auto json = formats::JsonObject::from_file(folder / kHeaderName);
+  FeatureHeader header;
+  header.format = json.text("format");
+  if (header.format != "bf16" && header.format != "fp8" && header.format != "int8") {
+    throw DataError(
+        {.what = "format",
+         .expected = "bf16, fp8 or int8",
+         .got = "'" + header.format + "'",
+         .where = json.where()});
+  }
+  header.layers = json.integers("layers");
+  if (header.layers.size() > 1024) {
+    throw DataError(
+        {.what = "layers",
+         .expected = "at most 1024",
+         .got = fmt::format("{}", header.layers.size()),
+         .where = json.where()});
+  }
+  header.hidden_size = json.integer("hidden_size", 1, int64_t{1} << 20);
+  header.target = json.text("target");
+  header.num_shards = json.integer("num_shards", 0, int64_t{1} << 20);
+  return header;
+}
+
+void write_feature_header(const std::filesystem::path& folder, const FeatureHeader& header) {
+  const formats::Json json = {
+      {"format", header.format},
+      {"layers", header.layers},
+      {"hidden_size", header.hidden_size},
+      {"target", header.target},
+      {"num_shards", header.num_shards}};
+  write_file_atomically(folder / kHeaderName, json.dump(2) + "\n");
+}
+
+std::filesystem::path feature_shard(const std::filesystem::path& folder, int64_t number) {
+  return folder / fmt::format("features-{:05d}.safetensors", number);
+}
+
+}  // namespace draftsmith::data

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/train/expected_tokens.h"
+
+#include <vector>
+
+#include <ATen/Parallel.h>
+
+#include "draftsmith/eval/accept_drafts.h"
+#include "draftsmith/eval/draft_tree.h"
+
+namespace draftsmith::train {
+namespace {
+
+/// Drafts that are accepted when the target says `labels`.
+int64_t count_accepted(const eval::DraftTree& tree, const std::vector<int64_t>& labels) {
+  size_t next = 0;
+  const auto accepted = eval::accept_matching(eval::attach_anchor(tree, 0), [&](int64_t) {
+    return next < labels.size() ? labels[next++] : int64_t{-1};
+  });
+  return accepted.num_accepted();
+}
+
+}  // namespace
+
+ExpectedTokens& ExpectedTokens::operator+=(const ExpectedTokens& other) {
+  chain_sum += other.chain_sum;
+  tree_sum += other.tree_sum;
+  tree_accepted_sum += other.tree_accepted_sum;
+  blocks += other.blocks;
+  return *this;
+}
+
+ExpectedTokens sum_expected_tokens(
+    const ops::LossTerms& terms,
+    const data::DraftBlocks& blocks,
+    int64_t tree_budget) {
+  const at::NoGradGuard no_grad;
+  const auto shape = blocks.weights.sizes();  // [B, N, K]
+  const int64_t K = shape[2];
+  const auto is_supervised = (blocks.weights > 0).contiguous();
+  const auto is_free = is_supervised.logical_not();
+  const auto label_probability = terms.label_probability.view(shape).to(torch::kDouble);
+  const auto prefix = label_probability.masked_fill(is_free, 1).cumprod(-1);
+
+  const auto labels = blocks.labels.contiguous();
+  const auto ids = terms.top_ids.contiguous();
+  const auto log_probs = terms.top_log_probs.to(torch::kFloat).contiguous();
+  const int64_t num_blocks = blocks.weights.numel() / K;
+  std::vector<ExpectedTokens> parts(static_cast<size_t>(num_blocks));
+  at::parallel_for(0, num_blocks, 16, [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad_in_thread;
+    for (int64_t n = begin; n < end; ++n) {
+      std::vector<int64_t> rows;
+      std::vector<int64_t> wanted;
+      for (int64_t row = n * K; row < (n + 1) * K; ++row) {
+        if (!is_supervised.const_data_ptr<bool>()[row]) continue;
+        rows.push_back(row);
+        wanted.push_back(labels.const_data_ptr<int64_t>()[row]);
+      }
+      if (rows.empty()) continue;
+      const auto index = torch::tensor(rows, torch::kLong);
+      const auto tree = eval::build_draft_tree(
+          {ids.index_select(0, index), log_probs.index_select(0, index)}, tree_budget);
+      auto& part = parts[static_cast<size_t>(n)];
+      part.tree_sum = tree.expected_accepted();
+      part.tree_accepted_sum = count_accepted(tree, wanted);
+      part.blocks = 1;
+    }
+  });
+  ExpectedTokens sum;
+  for (const auto& part : parts)
+    sum += part;
+  sum.chain_sum = prefix.masked_fill(is_free, 0).sum().item<double>();
+  return sum;
+}
+
+}  // namespace draftsmith::train

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "draftsmith/base/atomic_file.h"
+#include "draftsmith/formats/model_fingerprint.h"
+#include "draftsmith/pipeline/extract.h"
+
+#include "tests/app/program.h"
+
+namespace draftsmith::app {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::operator+;
+using testing::Arguments;
+using testing::run_program;
+using testing::TempFolder;
+
+struct Extract : ::testing::TestWithParam<const char*> {
+  TempFolder folder;
+  fs::path target = testing::fixture(GetParam());
+  fs::path dataset = testing::write_tiny_dataset(folder);
+  fs::path features = folder / "features";
+
+  Arguments extract_arguments(const std::string& format = "bf16") const {
+    return {"extract", "--target.path=" + target.string(), "--data.path=" + dataset.string(),
+            "--drafter.target_layer_ids=0,2", "--data.max_sequences_per_batch=2",
+            "--extract.out=" + features.string(), "--extract.format=" + format};
+  }
+  Arguments train_arguments(const fs::path& data, const fs::path& out) const {
+    return testing::train_arguments(target, data, out, 3) +
+           Arguments{"--target.dtype=bfloat16"};
+  }
+  testing::ProcessResult expect_done(const Arguments& arguments) const {
+    auto result = run_program(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  }
+  std::string weights_of(const fs::path& run) const {
+    return read_file(run / "checkpoints/step-3/model.safetensors");
+  }
+};
+
+TEST_P(Extract, TrainsToTheBitsOfTheTargetInTheLoop) {
+  const auto extracted = expect_done(extract_arguments());
+  EXPECT_NE(extracted.err.find("GiB free"), std::string::npos) << extracted.err;
+  EXPECT_NE(extracted.out.find("features of 6 sequences"), std::string::npos) << extracted.out;
+  expect_done(train_arguments(dataset, folder / "loop"));
+  const auto trained = expect_done(train_arguments(features, folder / "stored"));
+  EXPECT_NE(trained.err.find("only embedding and head"), std::string::npos) << trained.err;
+  EXPECT_TRUE(weights_of(folder / "stored") == weights_of(folder / "loop"));
+}
+
+TEST_P(Extract, GoesOnWhereItStopped) {
+  expect_done(extract_arguments());
+  const data::FeatureStore whole(features);
+  const fs::path stopped = folder / "stopped";
+  {
+    // The same until after the first batch, in shards of one batch.
+    model::TargetSettings settings;
+    settings.path = target.string();
+    const auto loaded = model::Target::load(settings);
+    data::DataSettings data_settings;
+    data_settings.path = dataset.string();
+    data_settings.max_sequences_per_batch = 2;
+    auto source =
+        data::BatchSource::open(data_settings, loaded.config().vocab_size, folder.path());
+    fs::copy(dataset, stopped, fs::copy_options::recursive);
+    auto header = whole.header();
+    header.num_shards = 0;
+    data::write_feature_header(stopped, header);
+    const data::FeatureStore none(stopped, /*is_partial=*/true);
+    data::FeatureWriter writer(stopped, header, 0, /*shard_bytes=*/1);
+    struct Stop {};
+    EXPECT_THROW(
+        pipeline::extract_features(
+            loaded, source, header.layers, none, writer,
+            [](const auto&, const auto&) { throw Stop(); }),
+        Stop);
+    writer.finish();
+    data::write_feature_header(stopped, header);  // as if it had been killed before its end
+  }
+  int64_t kept = 0;
+  for (int64_t i = 0; i < 6; ++i)
+    kept += data::FeatureStore(stopped, /*is_partial=*/true).has(i) ? 1 : 0;
+  EXPECT_GT(kept, 0);
+  EXPECT_LT(kept, 6);
+  auto arguments = extract_arguments();
+  arguments.push_back("--extract.out=" + stopped.string());
+  const auto result = expect_done(arguments);
+  EXPECT_NE(result.out.find("features of 6 sequences"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find(fmt::format("({} of them were there already)", kept)), std::string::npos) << result.out;
+  const data::FeatureStore store(stopped);
+  EXPECT_EQ(store.num_shards(), 2);
+  for (int64_t i = 0; i < 6; ++i) {
+    data::TokenBatch batch;
+    batch.ids = torch::zeros({1, 12 + i}, torch::kLong);
+    batch.parts = {{0, 0, 12 + i, i, 0}};
+    EXPECT_TRUE(store.read(batch).features.equal(whole.read(batch).features)) << i;
+  }
+}
+
+TEST_P(Extract, StaysCloseInNarrowFormats) {
+  expect_done(extract_arguments());
+  const data::FeatureStore whole(features);
+  for (const char* format : {"fp8", "int8"}) {
+    features = folder / format;
+    expect_done(extract_arguments(format));
+    data::TokenBatch batch;
+    batch.ids = torch::zeros({1, 17}, torch::kLong);
+    batch.parts = {{0, 0, 17, 5, 0}};
+    const auto narrow = data::FeatureStore(features).read(batch);
+    // Half a step of fp8's 3 bits, or of int8's 7 on a position's largest magnitude.
+    EXPECT_LE(
+        testing::relative_difference(narrow.features, whole.read(batch).features), std::exp2(-4));
+    expect_done(train_arguments(features, folder / (std::string("run-") + format)));
+  }
+}
+
+TEST_P(Extract, RefusesWhatDoesNotBelongTogether) {
+  expect_done(extract_arguments());
+  const auto refuse = [&](const Arguments& arguments, int code, std::vector<std::string> parts) {
+    testing::expect_refused(folder, arguments, code, parts);
+  };
+  const fs::path out = folder / "run";
+  refuse(
+      train_arguments(features, out) + Arguments{"--drafter.target_layer_ids=0,1"}, 3,
+      {"layers of the stored features", "[0, 1]", "[0, 2]"});
+  refuse(
+      train_arguments(features, out) +
+          Arguments{"--target.path=" + testing::fixture("targets/llama-tiny").string()},
+      3, {"target of the stored features"});
+  refuse(extract_arguments(), 2, {"extract.out", "complete"});
+  refuse(extract_arguments() + Arguments{"--extract.out=" + dataset.string()}, 2, {"extract.out"});
+  refuse(
+      extract_arguments() +
+          Arguments{"--extract.layers=0,99", "--extract.out=" + (folder / "x").string()},
+      2, {"layer", "99"});
+  const auto shard = data::feature_shard(features, 0);
+  fs::resize_file(shard, fs::file_size(shard) - 3);
+  refuse(train_arguments(features, out), 3, {"features-00000.safetensors"});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Targets,
+    Extract,
+    ::testing::Values("targets/qwen3-tiny", "targets/qwen3_5-tiny"),
+    [](const auto& tested) { return testing::short_name(tested.param); });
+
+}  // namespace
+}  // namespace draftsmith::app

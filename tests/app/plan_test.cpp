@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "tests/app/program.h"
+
+namespace draftsmith::app {
+namespace {
+
+using testing::operator+;
+using testing::Arguments;
+using testing::expect_refused;
+using testing::fixture;
+using testing::run_program;
+using testing::TempFolder;
+
+Arguments plan_reference(const Arguments& more = {}) {
+  const std::string folder = std::string(DS_FIXTURES) + "/../../configs/qwen3.6-27b";
+  return Arguments{
+             "plan", "--config=" + folder + "/run.toml", "--target.path=" + folder + "/target"} +
+         more;
+}
+
+TEST(Plan, KnowsTheReferenceCaseWithoutWeights) {
+  const auto result = run_program(plan_reference({"--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto plan = formats::Json::parse(result.out);
+  EXPECT_NEAR(plan["parameters"].get<double>(), 1.730e9, 0.001e9);
+  EXPECT_NEAR(plan["weights_gradients_moments_bytes"].get<double>(), 20.76e9, 0.01e9);
+  EXPECT_LE(plan["peak_bytes"].get<double>(), 95e9);
+  // Logits of 32,768 rows; keys and values of 8,192 tokens for each of 1,024 blocks.
+  EXPECT_EQ(plan["whole_logits_bytes"].get<int64_t>(), int64_t{32768} * 248320 * 2);
+  EXPECT_EQ(plan["gathered_keys_bytes"].get<int64_t>(), int64_t{2} * 1024 * 8192 * 32 * 128 * 2);
+}
+
+TEST(Plan, IsATableForPeople) {
+  const auto result = run_program(plan_reference());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"1.730 billion parameters", "chosen:", "20.76 GB", "whole logits"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " in\n" << result.out;
+}
+
+TEST(Plan, RefusesWhatCannotFitAndSaysWhatWould) {
+  const TempFolder folder;
+  expect_refused(
+      folder, plan_reference({"--memory.budget=40GiB"}), 5,
+      {"memory for the run", "40.0 GiB", "--data.tokens_per_batch="});
+  expect_refused(folder, plan_reference({"--memory.budget=much"}), 2, {"memory.budget", "'much'"});
+}
+
+TEST(Plan, StopsARunBeforeItsFolderIsMade) {
+  const TempFolder folder;
+  const auto dataset = testing::write_tiny_dataset(folder);
+  const auto train =
+      testing::train_arguments(fixture("targets/qwen3-tiny"), dataset, folder / "run");
+  expect_refused(
+      folder, train + Arguments{"--memory.budget=1MiB"}, 5, {"memory for the run", "1.00 MiB"});
+}
+
+TEST(Plan, HoldsARunToItsBudget) {
+  const TempFolder folder;
+  const auto dataset = testing::write_tiny_dataset(folder);
+  int accepted = 0;
+  // From "just refused" upwards: what is accepted runs to its end within the budget.
+  for (int64_t budget = int64_t{2} << 20; budget < (int64_t{64} << 20) && accepted < 3;
+       budget += budget / 8) {
+    const auto run = folder / fmt::format("run-{}", budget);
+    const auto result = run_program(
+        testing::train_arguments(fixture("targets/qwen3-tiny"), dataset, run, 2) +
+        Arguments{fmt::format("--memory.budget={}", budget)});
+    if (result.exit_code == 5 && !std::filesystem::exists(run)) continue;
+    EXPECT_EQ(result.exit_code, 0) << budget << ": " << result.err;
+    ++accepted;
+  }
+  EXPECT_EQ(accepted, 3);
+}
+
+}  // namespace
+}  // namespace draftsmith::app
