@@ -28,7 +28,7 @@ int64_t parse_name(const std::string& name) {
        .expected = std::move(expected),
        .got = std::move(got),
        .where = std::move(where),
-       .hint = "running extract again, without this file"});
+       .hint = "extracting into a new folder"});
 }
 
 }  // namespace
