@@ -34,6 +34,15 @@ int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
   return count;
 }
 
+/// Context that a tile's blocks see together: all of it in a full layer; of a window what
+/// ops/block_tiles lets neighbours waste more.
+int64_t find_longest_slice(const StepShape& s) {
+  const auto& sliding = s.drafter.is_sliding;
+  const bool has_full = std::find(sliding.begin(), sliding.end(), false) != sliding.end();
+  if (has_full || sliding.empty()) return s.context_tokens;
+  return std::min(s.context_tokens, s.drafter.sliding_window * 6 / 5 + 64);
+}
+
 /// Bytes of tensors, by the letters of docs/notation.md.
 struct Sizes {
   explicit Sizes(const StepShape& s)
@@ -46,8 +55,10 @@ struct Sizes {
         Gd(s.drafter.num_kv_heads * s.drafter.head_dim),
         H(s.drafter.num_heads),
         G(s.drafter.num_kv_heads),
-        E(s.drafter.head_dim) {}
+        E(s.drafter.head_dim),
+        longest_slice(find_longest_slice(s)) {}
   int64_t R, T, b, D, I, C, Gd, H, G, E;
+  int64_t longest_slice;  // context columns of a tile
 
   int64_t states() const { return R * D * b; }
   int64_t mlp() const { return R * I * b; }
@@ -68,10 +79,10 @@ struct Sizes {
   /// While one head's tiles run forward or backward, on every thread.
   int64_t attention_scratch(int64_t threads, bool is_backward) const {
     const int64_t repeat = H / G;
-    const int64_t width = T + kTileRows / std::max<int64_t>(repeat, 1);
+    const int64_t rows = std::min(kTileRows, R * repeat);
+    const int64_t width = std::min(longest_slice + rows / repeat, T + R);
     const int64_t packed = (R * repeat + 2 * (T + R)) * E * b;
-    const int64_t tile = std::min(kTileRows, R * repeat) * std::min(width, T + R) * b +
-                         2 * std::min(width, T + R) * E * b;
+    const int64_t tile = rows * width * b + 2 * width * E * b;
     int64_t bytes = packed + tile;
     if (is_backward) {
       bytes += tile;                           // the second array of scores
