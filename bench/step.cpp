@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A drafter step, forward and backward, on the inputs of bench/step_specforge.py, against the
 // products that it must take and against the planner:
-//   build/release/bin/bench_step DIR DIR/batch-1024.safetensors [gradients.safetensors]
+//   build/release/bin/bench_step DIR DIR/batch-1024.safetensors [gradients.safetensors [float32]]
 #include "draftsmith/train/step.h"
 
 #include <cmath>
@@ -33,12 +33,16 @@ double measure_gemm_rate() {
   return 2.0 * 2048 * 1024 * 3072 / product[0].time();
 }
 
-void run(const std::string& model, const std::string& batch_file, const std::string& output) {
-  const auto drafter = model::Drafter::load(model, torch::kBFloat16);
+void run(
+    const std::string& model,
+    const std::string& batch_file,
+    const std::string& output,
+    torch::ScalarType dtype) {
+  const auto drafter = model::Drafter::load(model, dtype);
   const auto weights = formats::SafetensorsReader::open_folder(model);
   const auto file = formats::SafetensorsReader::open_file(batch_file);
   const auto embedding = weights.tensor("embed_tokens.weight");
-  const auto lm_head = weights.tensor("lm_head.weight");
+  const auto lm_head = weights.tensor("lm_head.weight").to(dtype);
   train::LossSettings loss;
   loss.decay_gamma = 7;
   loss.kl_weight = loss.cap_weight = 0;
@@ -49,18 +53,18 @@ void run(const std::string& model, const std::string& batch_file, const std::str
       {file.tensor("input_ids"), file.tensor("loss_mask"), {}},
       {anchors, torch::ones(anchors.sizes(), torch::kBool)},
       drafter.block_rule(loss.block_decay()));
-  batch.features = file.tensor("target_hidden");
-  batch.embedded = at::embedding(embedding, batch.blocks.block_ids.flatten(1));
+  batch.features = file.tensor("target_hidden").to(dtype);
+  batch.embedded = at::embedding(embedding, batch.blocks.block_ids.flatten(1)).to(dtype);
   const int64_t S = batch.features.size(1);
   batch.tokens.lengths = {S};
 
   train::MicroStep step;
   std::vector<Contender> all = {
       {"step", [&] { step = {}, step = train::run_micro_step(drafter, lm_head, batch, loss); }}};
-  measure(all, 3);
+  measure(all, 1);
   all[0].seconds.clear();
   step = {};
-  measure(all, 5);
+  measure(all, dtype == torch::kFloat ? 1 : 5);
 
   memory::StepShape shape;
   shape.drafter = drafter.config();
@@ -97,5 +101,6 @@ int main(int argc, char** argv) {
     return 2;
   }
   draftsmith::memory::install_host_allocator();
-  draftsmith::bench::run(argv[1], argv[2], argc > 3 ? argv[3] : "");
+  draftsmith::bench::run(
+      argv[1], argv[2], argc > 3 ? argv[3] : "", argc > 4 ? torch::kFloat : torch::kBFloat16);
 }
