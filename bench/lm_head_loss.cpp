@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The head against the matrix products that it cannot avoid:
-//   build/release/bin/bench_lm_head_loss [--reference] [--quick]
+//   build/release/bin/bench_lm_head_loss [--reference | --sparse] [--quick]
 #include "draftsmith/ops/lm_head_loss.h"
 
 #include <cstdio>
@@ -124,6 +124,28 @@ struct Bench {
         all[8].time() / all[4].time(), 100 * share, all[6].time() / all[5].time());
   }
 
+  /// The time of a sparse mask beside that of all rows.
+  void run_sparse() const {
+    auto rows = make_rows(128, 16, 4, head);
+    auto sparse = make_rows(128, 16, 4, head, 0.3);
+    const int64_t supervised = count_supervised(sparse);
+    std::vector<Contender> all = {
+        forward_product(supervised), backward_product(supervised),
+        forward_product(count_distinct(sparse)),
+        contender("CE+KL+CAP, 30 % supervised", sparse, options(0.15, 0.1))};
+    rows.teacher_states = rows.teacher_rows = Tensor();
+    sparse.teacher_states = sparse.teacher_rows = Tensor();
+    all.push_back(contender("CE", rows, options(0, 0)));
+    all.push_back(contender("CE, 30 % supervised", sparse, options(0, 0)));
+    measure(all, 1);
+    const double floor = all[0].time() + all[1].time();
+    report(all[3].name, all[3], floor + all[2].time());
+    report(all[5].name, all[5], floor);
+    fmt::print(
+        "\nCE at {:.1f} % of the rows / CE at all: {:.3f}\n\n",
+        100 * static_cast<double>(supervised) / 2048, all[5].time() / all[4].time());
+  }
+
   void run_reference() const {
     const auto rows = make_rows(1024, 32, 48, head);
     std::vector<Contender> all = {
@@ -158,6 +180,8 @@ int main(int argc, char** argv) {
     const bool is_large = head.width > 2048;
     if (has("--reference") && is_large) {
       bench::Bench(head).run_reference();
+    } else if (has("--sparse")) {
+      if (is_large) bench::Bench(head).run_sparse();
     } else if (!has("--reference") && !(has("--quick") && is_large)) {
       bench::Bench(head).run(is_large ? 1 : 5);
     }
