@@ -44,12 +44,16 @@ model::Drafter load_weights(
       settings, config.target, target, {}, static_cast<uint64_t>(config.train.seed));
 }
 
-/// Numbers of the sequences in whose rows of a tensor [B, ...] something is not finite.
-std::string name_bad_rows(const torch::Tensor& tensor, const std::vector<int64_t>& sequences) {
-  const auto is_good = tensor.detach().isfinite().flatten(1).all(1);
+/// Names the sequences of a batch for which `take(begin, end)` gives something that is not finite.
+/// The batch's sequences stand in one row (data::join_rows); begin and end are places in it.
+template <class Take>
+std::string name_bad_sequences(const data::TokenBatch& tokens, const Take& take) {
   std::vector<int64_t> bad;
-  for (int64_t b = 0; b < is_good.size(0); ++b)
-    if (!is_good[b].item<bool>()) bad.push_back(sequences[static_cast<size_t>(b)]);
+  for (const auto& part : tokens.parts) {
+    const int64_t begin = part.row * tokens.ids.size(1) + part.row_begin;
+    if (!take(begin, begin + part.length).isfinite().all().template item<bool>())
+      bad.push_back(part.sequence);
+  }
   return bad.empty() ? "finite" : fmt::format("not finite in sequences {}", fmt::join(bad, ", "));
 }
 
@@ -59,15 +63,25 @@ bool show_batch(
     const model::Target& target,
     const pipeline::TrainBatch& batch,
     const train::LossSettings& loss) {
-  const auto& sequences = batch.tokens.sequences;
+  const auto& anchors = batch.blocks.layout.anchors[0];
   const auto step =
       train::run_micro_step(drafter, target.lm_head().to(drafter.dtype()), batch, loss);
   print_result(
       "epoch {}, batch {}: sequences {}", batch.at.epoch, batch.at.batch,
-      fmt::join(sequences, ", "));
-  print_result("  target's features: {}", name_bad_rows(batch.features, sequences));
-  print_result("  target's last states: {}", name_bad_rows(batch.teacher_states, sequences));
-  print_result("  drafter's hidden states: {}", name_bad_rows(step.hidden, sequences));
+      fmt::join(batch.tokens.sequences, ", "));
+  const auto name_bad = [&](const torch::Tensor& states) {  // [1, B S, ...]
+    return name_bad_sequences(
+        batch.tokens, [&](int64_t begin, int64_t end) { return states[0].slice(0, begin, end); });
+  };
+  const auto blocks = step.hidden[0].unflatten(0, {anchors.size(0), -1});  // [N, K, D]
+  print_result("  target's features: {}", name_bad(batch.features));
+  print_result("  target's last states: {}", name_bad(batch.teacher_states));
+  print_result(
+      "  drafter's hidden states: {}",
+      name_bad_sequences(batch.tokens, [&](int64_t begin, int64_t end) {
+        const auto is_own = (anchors >= begin).logical_and(anchors < end);
+        return blocks.index_select(0, is_own.nonzero().squeeze(1));
+      }));
   print_result(
       "  loss {} (ce {}, kl {}, cap {})", step.sums.loss(), step.sums.ce(), step.sums.kl(),
       step.sums.cap());

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
+
+#include <set>
+
+#include "draftsmith/base/atomic_file.h"
 
 #include "tests/app/tiny_program_run.h"
 
@@ -50,6 +55,28 @@ TEST_F(Replay, RunsTheBatchAloneAndNamesTheSequence) {
       replay + Arguments{"--target.path=" + testing::fixture("targets/qwen3-tiny").string()});
   EXPECT_EQ(good.exit_code, 0) << good.err;
   EXPECT_EQ(good.out.find("not finite"), std::string::npos) << good.out;
+}
+
+TEST_F(Replay, NamesTheSequencesWhereverTheyStandInTheBatch) {
+  const std::set<int64_t> broken = {1, 4, 6};
+  prepare({1, 4, 6});
+  expect_done(train("run", 5, {"--train.keep_last=9"}));
+  std::set<int64_t> named;
+  for (const auto& file : fs::directory_iterator(folder / "run/bad_batches")) {
+    const auto batches = formats::Json::parse(read_file(file.path())).at("batches");
+    std::vector<int64_t> bad;
+    for (const int64_t sequence : batches[0].at("sequences").get<std::vector<int64_t>>())
+      if (broken.contains(sequence)) bad.push_back(sequence);
+    named.insert(bad.begin(), bad.end());
+    const auto result = run_program({"train", "--replay=" + file.path().string()});
+    for (const char* what : {"target's features", "target's last states"})
+      EXPECT_NE(
+          result.out.find(
+              fmt::format("{}: not finite in sequences {}\n", what, fmt::join(bad, ", "))),
+          std::string::npos)
+          << result.out;
+  }
+  EXPECT_EQ(named, broken);
 }
 
 TEST_F(Replay, IsRefusedWhenTheDatasetGivesOtherSequences) {
