@@ -86,8 +86,7 @@ Measured run(const PlanCase& c) {
     batch.blocks = data::join_rows(data::make_draft_blocks(
         rows, {anchors, torch::ones_like(anchors, torch::kBool)}, {c.block_size, 0, 10}));
     batch.features = random_bfloat16({1, c.tokens, c.hidden * c.captured}, 1, 3).to(dtype);
-    if (c.has_teacher || true)
-      batch.teacher_states = random_bfloat16({1, c.tokens, c.hidden}, 1, 4).to(dtype);
+    batch.teacher_states = random_bfloat16({1, c.tokens, c.hidden}, 1, 4).to(dtype);
     batch.embedded = random_bfloat16({1, c.blocks * c.block_size, c.hidden}, 1, 5).to(dtype);
     batch.tokens.lengths = {c.tokens};
     if (i == 0) memory::reset_host_peak();

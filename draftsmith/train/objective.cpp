@@ -65,13 +65,12 @@ ops::LossTerms compute_objective(
   options.top_k = top_k;
   auto terms = ops::lm_head_loss(rows, lm_head, options);
   if (settings.is_dpace()) {
-    const at::NoGradGuard no_grad;
     const auto shape = blocks.weights.sizes();
     terms.weights =
         dpace_weights(terms.label_probability.view(shape), blocks.weights > 0, settings).flatten();
     terms.weight_sum = torch::full_like(terms.weight_sum, blocks.num_rows);
+    terms.loss_sum = (terms.weights * terms.row_loss).sum();
   }
-  terms.loss_sum = (terms.weights * terms.row_loss).sum();
   return terms;
 }
 
