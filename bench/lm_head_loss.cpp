@@ -151,11 +151,15 @@ struct Bench {
     std::vector<Contender> all = {
         forward_product(2048), backward_product(2048),
         contender("CE+KL+CAP, 32,768 rows", rows, options(0.15, 0.1))};
+    reset_resident_peak();
     measure(all, 1);
     const double floor =
         all[0].time() * (32768.0 + static_cast<double>(count_distinct(rows))) / 2048 +
         all[1].time() * 16;
     report(all[2].name, all[2], floor);
+    fmt::print(
+        "\nPeak of resident memory, inputs, head and gradient included: {:.2f} GiB\n",
+        static_cast<double>(resident_peak_bytes()) / (1 << 30));
   }
 
   Head head;

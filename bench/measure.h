@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -41,6 +42,21 @@ inline void measure(std::vector<Contender>& contenders, int repeats) {
       contender.extra_bytes = memory::host_bytes().peak - before;
     }
   }
+}
+
+/// The peak of this process's resident memory counts from here.
+inline void reset_resident_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+/// Peak of resident memory in bytes, pages of mapped files included.
+inline int64_t resident_peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string key;
+  while (status >> key && key != "VmHWM:") status.ignore(4096, '\n');
+  int64_t kibibytes = 0;
+  status >> kibibytes;
+  return kibibytes * 1024;
 }
 
 /// Rows of a Markdown table, printed as they come.
