@@ -2,6 +2,7 @@
 """tools/deploy against an ssh server of its own on this machine, with a small script as program."""
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -351,6 +352,16 @@ class Deploy(unittest.TestCase):
         self.host.install("systemd-run", "#!/bin/sh\necho Failed to connect to bus >&2; exit 1\n")
         said = self.start("steps", "--detach", "systemd", "--fresh", status=5)
         self.assertIn("expected systemd to start the run, got 'Failed to connect to bus'", said)
+
+    def test_gathers_libraries_but_not_those_of_the_machine(self):
+        out = self.folder / "image"
+        ssh = Path(shutil.which("ssh")).resolve()
+        subprocess.run([sys.executable, ROOT / "tools/deploy_build.py", ssh, out], check=True)
+        self.assertEqual((out / "build/bin/draftsmith").read_bytes(), ssh.read_bytes())
+        names = {path.name.split(".")[0] for path in (out / "build/lib").iterdir()}
+        self.assertIn("libcrypto", names)
+        self.assertFalse(names & {"libc", "libm", "ld-linux-x86-64", "linux-vdso"}, names)
+        self.assertFalse(any(path.is_symlink() for path in out.rglob("*")))
 
     def test_says_what_is_wrong_with_its_arguments(self):
         for arguments, words in (
