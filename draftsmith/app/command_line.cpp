@@ -109,10 +109,11 @@ void read_run_settings(const std::filesystem::path& run_folder, const FieldList&
 
 void add_probe_flags(CLI::App& app, Flags& flags) {
   app.add_option("stage", flags.stage, "target, blocks, drafter, loss, tree or decode")->required();
-  app.add_option("--input", flags.input, "safetensors file with the stage's input")->required();
+  app.add_option("--input", flags.input, "safetensors file with the tensors that the stage takes")
+      ->required();
   app.add_option("--output", flags.output, "safetensors file to write")->required();
-  app.add_option("--target", flags.target, "target folder");
-  app.add_option("--drafter", flags.drafter, "drafter folder");
+  app.add_option("--target", flags.target, "target folder (target, drafter and decode)");
+  app.add_option("--drafter", flags.drafter, "drafter folder (blocks, drafter and decode)");
   app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")
       ->capture_default_str();
   app.add_option("--method", flags.method, "chain or tree (decode only)")->capture_default_str();
@@ -199,7 +200,9 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
 
   CLI::App app("draftsmith trains DFlash drafters for speculative decoding.", "draftsmith");
   app.require_subcommand(1);
-  app.footer("draftsmith COMMAND --help explains the settings of a command.");
+  app.footer(  // of the commands, which take it over when they are made
+      "Settings are --section.key=value here, or key = value under [section] in the file of "
+      "--config.");
   app.set_version_flag(
       "--version",
       fmt::format(
@@ -227,6 +230,10 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
     add_settings(*sub, command, fields, given);
   }
   add_export_check(app, flags);
+  app.footer(
+      "First generate lets the target write answers, then train learns from them, eval measures "
+      "the drafter,\nand export writes it for a server. draftsmith COMMAND --help explains the "
+      "settings of a command.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -38,7 +38,8 @@ void add_fields(FieldList& fields, LossSettings& settings) {
       "how logits are computed: in chunks with the gradient at once, in chunks and again in "
       "backward, or all at once");
   fields.add(
-      "chunk_rows", settings.chunk_rows, "rows whose logits exist together; 0 = 256 MiB of them",
+      "chunk_rows", settings.chunk_rows,
+      "rows whose logits exist together; 0 = as planned, or 256 MiB of them in probe",
       kAtLeastZero);
 }
 
@@ -55,7 +56,7 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
   fields.add("warmup", settings.warmup, "share of all steps that warms up", kShare);
   fields.add_choice(
       "schedule", settings.schedule, {"cosine", "constant", "wsd"},
-      "course of the learning rate after warm-up");
+      "course of the learning rate after warm-up; wsd = constant, then to 0 in the last fifth");
   fields.add("betas", settings.betas, "decay of AdamW's two moments", kShare);
   fields.add("weight_decay", settings.weight_decay, "AdamW's decoupled weight decay", kAtLeastZero);
   fields.add(
