@@ -9,8 +9,8 @@ import time
 from deploy_host import Dropped, last_line
 
 KEEPER_MARK = "[keep_running]"
-POLL_SECONDS = 0.5
-RETRY_SECONDS = 3.0
+POLL_SECONDS = (0.1, 2.0)  # between looks: at first, and once nothing has happened for long
+RETRY_SECONDS = 1.0
 LOST_SECONDS = 900  # without a connection before waiting ends
 NEVER_STARTED = 3
 VANISHED = 5
@@ -142,13 +142,15 @@ class Follower:
 
 def follow(followers, is_enough):
     """Shows the logs until `is_enough(followers)`."""
+    pause, most = POLL_SECONDS
     while True:
         for follower in followers:
             if not follower.has_ended:
                 follower.look()
         if is_enough(followers):
             return
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(most, 1.3 * pause)
 
 
 def all_have_ended(followers):
