@@ -6,6 +6,7 @@
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/checksum.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/base/file_name.h"
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/safetensors.h"
 
@@ -60,10 +61,10 @@ Json make_manifest(const fs::path& folder) {
 /// Throws a DataError that names the first file which is not as the manifest says.
 void check_files(const fs::path& folder) {
   const auto files = JsonObject::from_file(folder / kManifestFile).object("files");
-  for (const auto& [name, unused] : files.value().items()) {
-    const JsonObject file = files.object(name);
+  for (const auto& [name, entry] : files.value().items()) {
+    const JsonObject file(entry, fmt::format("{}, {}", files.where(), name));
     const int64_t bytes = file.integer("bytes", 0, INT64_MAX);
-    if (fs::path(name).filename() != name) {
+    if (!is_plain_file_name(name)) {
       throw DataError(
           {.what = kManifestFile,
            .expected = "names of files in its folder",
@@ -141,8 +142,15 @@ RunStamp read_stamp(const fs::path& folder) {
   const auto settings = json.object("settings");
   const auto build = json.object("build");
   RunStamp stamp;
-  for (const auto& [key, value] : settings.value().items())
-    stamp.settings[key] = settings.text(key);
+  for (const auto& [key, value] : settings.value().items()) {
+    if (!value.is_string())
+      throw DataError(
+          {.what = key,
+           .expected = "a text",
+           .got = value.type_name(),
+           .where = settings.where()});
+    stamp.settings[key] = value.get<std::string>();
+  }
   stamp.dataset = json.text("dataset");
   stamp.target = json.text("target");
   stamp.commit = build.text("commit");
