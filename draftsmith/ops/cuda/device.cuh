@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 
 /// What kernels need of a GPU, so that the same bodies run in tests without one.
 ///
@@ -42,8 +43,13 @@ namespace draftsmith::ops::cuda {
 
 #ifdef __CUDACC__
 #define DS_DEVICE __device__ __forceinline__
+#define DS_UNROLL _Pragma("unroll")
+#define DS_PRAGMA(text) _Pragma(#text)
+#define DS_UNROLL_BY(count) DS_PRAGMA(unroll count)
 #else
 #define DS_DEVICE inline
+#define DS_UNROLL
+#define DS_UNROLL_BY(count)
 #endif
 
 constexpr int kWarp = 32;
@@ -143,6 +149,31 @@ DS_DEVICE float exp_for<BF16>(float x) {
   return __expf(x);
 }
 #endif
+
+/// 1 / (1 + exp(-x)): where exp overflows to infinity, 0.
+template <class T>
+DS_DEVICE Compute<T> sigmoid_for(Compute<T> x) {
+  return 1 / (1 + exp_for<T>(-x));
+}
+
+/// Whether every row of these dense [.., width] arrays (null counts as one) can be moved in 16 bytes.
+template <class T>
+bool has_wide_rows(int64_t width, std::initializer_list<const void*> arrays) {
+  if (width % (kVectorBytes / static_cast<int64_t>(sizeof(T))) != 0) return false;
+  for (const void* array : arrays)
+    if (reinterpret_cast<uintptr_t>(array) % kVectorBytes != 0) return false;
+  return true;
+}
+
+/// Bytes of shared memory that an array of `count` elements takes.
+template <class T>
+constexpr int64_t shared_size(int64_t count) {
+  return (count * static_cast<int64_t>(sizeof(T)) + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
+}
+
+inline int64_t count_blocks(int64_t items, int64_t per_block) {
+  return (items + per_block - 1) / per_block;
+}
 
 /// Where a lane's registers stand in the matrices of `multiply` (mma.sync m16n8k16, row.col). Each
 /// register of a and b holds two elements that follow each other along k.
