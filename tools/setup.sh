@@ -60,6 +60,15 @@ install_ssh_server() {
   install_packages openssh-client rsync tmux
 }
 
+# nvcc and the libraries of CUDA, beside the wheels that every build needs.
+install_cuda() {
+  install_wheels "$root/.venv-cuda" tools/requirements-cuda.txt "2.5 GB"
+  local toolkit
+  for toolkit in "$root"/.venv-cuda/lib/python3*/site-packages/nvidia/cu13; do
+    ln -sfn lib "$toolkit/lib64"  # where nvcc looks
+  done
+}
+
 # build PRESET [TARGET...]
 build() {
   local preset=$1
