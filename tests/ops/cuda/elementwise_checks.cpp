@@ -50,11 +50,13 @@ void check_rotary(KernelPlace& place) {
       const auto x = random_normal({2, 5, 3, rotation.E}, 1).to(dtype);
       const auto angles =
           3 * random_normal({rotation.has_batch_angles ? 2 : 1, 5, rotation.rotated / 2}, 2);
+      const auto got = rotate(place, x, angles, rotation);
+      const auto wanted = rotate(cpu, x, angles, rotation);
+      const auto what =
+          fmt::format("{} E={} R={}", c10::toString(dtype), rotation.E, rotation.rotated);
       // Each result is a sum of two rounded products of about size 1.
-      require_close(
-          rotate(place, x, angles, rotation), rotate(cpu, x, angles, rotation), rounding_of(dtype),
-          dtype == torch::kBFloat16 ? 0.01 : 1e-6,
-          fmt::format("{} E={} R={}", c10::toString(dtype), rotation.E, rotation.rotated));
+      require_close(got, wanted, rounding_of(dtype), dtype == torch::kBFloat16 ? 0.01 : 1e-6, what);
+      require_roundings(got, wanted, what);
     }
   }
 }
@@ -107,6 +109,7 @@ void check_swiglu(KernelPlace& place) {
       // silu'(x) passes zero near -1.28, where its terms of size 1 cancel.
       const double absolute = dtype == torch::kDouble ? 1e-12 : 1e-5;
       require_close(got.out, wanted.out, 2 * rounding_of(dtype), 1e-30, what);
+      require_roundings(got.out, wanted.out, what);
       require_close(
           got.gate_gradient, wanted.gate_gradient, rounding_of(dtype), absolute, what + " gate");
       require_close(got.up_gradient, wanted.up_gradient, rounding_of(dtype), 1e-30, what + " up");

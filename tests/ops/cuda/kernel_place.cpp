@@ -39,6 +39,15 @@ void require_same(const Tensor& got, const Tensor& wanted, const std::string& wh
   throw std::runtime_error(what + ": expected the same bits, got others");
 }
 
+void require_roundings(const Tensor& got, const Tensor& wanted, const std::string& what) {
+  if (got.scalar_type() != torch::kBFloat16) return;
+  const int64_t others = got.cpu().ne(wanted.cpu()).sum().item<int64_t>();
+  require(
+      others <= 2 + got.numel() * 3 / 100,
+      fmt::format(
+          "{}: expected the same roundings, got {} others of {}", what, others, got.numel()));
+}
+
 double rounding_of(torch::ScalarType dtype) {
   if (dtype == torch::kBFloat16) return std::exp2(-7);
   return dtype == torch::kFloat ? 1e-5 : 1e-12;

@@ -69,6 +69,13 @@ void require_close(
 /// Errors: std::runtime_error unless both hold the same bits.
 void require_same(const torch::Tensor& got, const torch::Tensor& wanted, const std::string& what);
 
+/// Errors: std::runtime_error unless all but 3 % and 2 of the bfloat16 values are the same. So they are
+/// rounded at the same places on the way, though a few roundings fall the other way.
+void require_roundings(
+    const torch::Tensor& got,
+    const torch::Tensor& wanted,
+    const std::string& what);
+
 /// One rounding of the storage that falls the other way, because sums have another order; for types
 /// without rounding of their own, what sums of some thousand terms lose.
 double rounding_of(torch::ScalarType dtype);

@@ -80,6 +80,7 @@ void check_forward(KernelPlace& place) {
         // Two roundings to bfloat16 may each fall the other way; 1 + weight may be near 0.
         require_close(
             got, wanted, 2 * rounding_of(dtype), dtype == torch::kDouble ? 1e-14 : 1e-6, what);
+        require_roundings(got, wanted, what);
         require_close(
             got_scale, wanted_scale, dtype == torch::kDouble ? 1e-13 : 1e-6, 0, what + " scale");
       }
