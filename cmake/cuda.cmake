@@ -7,8 +7,8 @@ if(NOT DS_CUDA_ROOT)
   set(DS_CUDA_ROOT "${ds_wheel_root}")
 endif()
 if(NOT EXISTS "${DS_CUDA_ROOT}/bin/nvcc")
-  message(FATAL_ERROR "CUDA: expected bin/nvcc in '${DS_CUDA_ROOT}', got none. Try tools/test --cuda, "
-                      "which installs it, or -D DS_CUDA_ROOT=/usr/local/cuda.")
+  message(FATAL_ERROR "CUDA: expected bin/nvcc in '${DS_CUDA_ROOT}', got none. Try "
+                      "tools/test --cuda, which installs it, or -D DS_CUDA_ROOT=/usr/local/cuda.")
 endif()
 
 # Machine code for A100, H100 and H200, B200, and RTX 50; code for what comes later is made from

@@ -183,8 +183,9 @@ ChunkTerms run_head(const HeadChunk& chunk, const LossOptions& options) {
   return has_kernel ? run_head_kernels(chunk, options) : run_head_composed(chunk, options);
 }
 
-/// Puts the terms of all supervised rows in their places and returns their gradient, if it is needed.
-/// On a GPU the row kernels of a chunk run beside the product of the next one, each in its own buffer.
+/// Puts the terms of all supervised rows in their places and returns their gradient, if it is
+/// needed. On a GPU the row kernels of a chunk run beside the product of the next one, each in its
+/// own buffer.
 Tensor run_chunks(
     LossTerms& terms,
     const LossRows& rows,

@@ -31,8 +31,9 @@
 /// KernelFault is thrown, naming threads and source lines, for
 ///   * a barrier, shuffle or vote that some threads never reach, or reach in another place: what
 ///     would hang or be undefined on a GPU;
-///   * an access to shared memory that no barrier orders after another thread's, in any schedule, not
-///     only the one that ran; that is out of bounds; or that reads what nothing wrote in this block;
+///   * an access to shared memory that no barrier orders after another thread's, in any schedule,
+///     not only the one that ran; that is out of bounds; or that reads what nothing wrote in this
+///     block;
 ///   * memory touched while an asynchronous copy is on its way to it, a copy that is never waited
 ///     for, and 16-byte accesses that are not aligned;
 ///   * more shared memory than `shared_bytes`, or than every architecture has.

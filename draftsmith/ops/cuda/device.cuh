@@ -17,25 +17,26 @@
 /// `Block` is a thread's view of its block: CudaBlock (ops/cuda/block.cuh) on a GPU, HostBlock
 /// (tests/support/host_runner.h) in tests. Both have
 ///
-///   thread(), lane(), warp()     place in the block, in the warp, of the warp in the block
-///   index(), count()             of the block in the grid
-///   sync(), sync_warp()          barriers that also order shared memory; shuffles and votes do not
+///   thread(), lane(), warp()    place in the block, in the warp, of the warp in the block
+///   index(), count()            of the block in the grid
+///   sync(), sync_warp()         barriers that also order shared memory; shuffles and votes do not
 ///   shuffle(v, lane), shuffle_xor(v, mask), any(b), ballot(b)
-///   template shared<T>(n)        the next n elements of shared memory, 16-byte aligned; every thread
-///                                asks for the same arrays in the same order. An array has load(i),
-///                                store(i, v), load_vector(i) and store_vector(i, v) of 16 bytes,
-///                                add(i, v) (atomic, gives the old value), and part(begin, n)
-///   atomic_add(pointer, v)       in global memory, gives the old value
-///   copy_async(tile, i, from, is_valid)   16 bytes from global to shared memory, zeros if invalid;
-///                                `from` is not read then. Visible to this thread after wait_copies,
-///                                to others after a barrier that follows
-///   commit_copies()              closes a group of copies
-///   template wait_copies<N>()    until at most the N newest groups are on their way
-///   load_matrices(m, tile, i)    ldmatrix: four 8x8 matrices of 16-bit elements; lane l gives the
-///                                place of row l % 8 of matrix l / 8, 16-byte aligned. This lane gets
-///                                elements 2 (l % 4) and the next of row l / 4 of each
-///   load_transposed(m, tile, i)  the same of the transposed matrices
-///   multiply(sum, a, b)          sum[16, 8] += a[16, 16] b[16, 8], bf16 pairs, see `MmaLayout`
+///   template shared<T>(n)       the next n elements of shared memory, 16-byte aligned; every
+///                               thread asks for the same arrays in the same order. An array has
+///                               load(i), store(i, v), load_vector(i) and store_vector(i, v) of 16
+///                               bytes, add(i, v) (atomic, gives the old value), part(begin, n)
+///   atomic_add(pointer, v)      in global memory, gives the old value
+///   copy_async(tile, i, from, is_valid)
+///                               16 bytes from global to shared memory, or zeros, and `from` is not
+///                               read. Visible to this thread after wait_copies, to others after a
+///                               barrier that follows
+///   commit_copies()             closes a group of copies
+///   template wait_copies<N>()   until at most the N newest groups are on their way
+///   load_matrices(m, tile, i)   ldmatrix: four 8x8 matrices of 16-bit elements; lane l gives the
+///                               place of row l % 8 of matrix l / 8, 16-byte aligned. This lane
+///                               gets elements 2 (l % 4) and the next of row l / 4 of each
+///   load_transposed(m, tile, i) the same of the transposed matrices
+///   multiply(sum, a, b)         sum[16, 8] += a[16, 16] b[16, 8], bf16 pairs, see `MmaLayout`
 ///
 /// What is collective (barriers, shuffles, votes, load_matrices, multiply) is called by every thread
 /// of the block or the warp, from the same line.
@@ -156,7 +157,7 @@ DS_DEVICE Compute<T> sigmoid_for(Compute<T> x) {
   return 1 / (1 + exp_for<T>(-x));
 }
 
-/// Whether every row of these dense [.., width] arrays (null counts as one) can be moved in 16 bytes.
+/// Whether all rows of these dense [.., width] arrays can be moved in 16 bytes; null is one, too.
 template <class T>
 bool has_wide_rows(int64_t width, std::initializer_list<const void*> arrays) {
   if (width % (kVectorBytes / static_cast<int64_t>(sizeof(T))) != 0) return false;

@@ -5,8 +5,8 @@
 
 #include "draftsmith/ops/kernels.h"
 
-/// The kernels of ops/kernels.h on the current CUDA device: pointers are the device's, and the work is
-/// put on `stream` (a cudaStream_t), which the host does not wait for.
+/// The kernels of ops/kernels.h on the current CUDA device: pointers are the device's, and the work
+/// is put on `stream` (a cudaStream_t), which the host does not wait for.
 /// Errors: DeviceError where a launch fails, and everywhere in a build without CUDA.
 namespace draftsmith::ops::cuda {
 

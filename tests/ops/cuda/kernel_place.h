@@ -8,8 +8,8 @@
 
 #include "draftsmith/ops/kernels.h"
 
-/// Checks of GPU kernels that run wherever kernels do: in the ordinary tests on the host runner, with
-/// several seeds, and in tools/device_check on a GPU, where there is no GoogleTest.
+/// Checks of GPU kernels that run wherever kernels do: in the ordinary tests on the host runner,
+/// with several seeds, and in tools/device_check on a GPU, where there is no GoogleTest.
 namespace draftsmith::testing {
 
 /// Where kernels run.
@@ -69,8 +69,8 @@ void require_close(
 /// Errors: std::runtime_error unless both hold the same bits.
 void require_same(const torch::Tensor& got, const torch::Tensor& wanted, const std::string& what);
 
-/// Errors: std::runtime_error unless all but 3 % and 2 of the bfloat16 values are the same. So they are
-/// rounded at the same places on the way, though a few roundings fall the other way.
+/// Errors: std::runtime_error unless all but 3 % and 2 of the bfloat16 values are the same. So they
+/// are rounded at the same places on the way, though a few roundings fall the other way.
 void require_roundings(
     const torch::Tensor& got,
     const torch::Tensor& wanted,
