@@ -38,7 +38,7 @@
 ///   load_transposed(m, tile, i) the same of the transposed matrices
 ///   multiply(sum, a, b)         sum[16, 8] += a[16, 16] b[16, 8], bf16 pairs, see `MmaLayout`
 ///
-/// What is collective (barriers, shuffles, votes, load_matrices, multiply) is called by every thread
+/// What is collective (barriers, shuffles, votes, load_matrices, multiply) is called by all threads
 /// of the block or the warp, from the same line.
 namespace draftsmith::ops::cuda {
 
