@@ -43,6 +43,18 @@ class DevicePlace : public KernelPlace {
   void run(const ops::HeadRowsParams& params) override {
     launch(params, ops::cuda::compute_head_rows);
   }
+  void run(const ops::cuda::BlockAttentionParams& params) override {
+    launch(params, ops::cuda::compute_block_attention);
+  }
+  void run(const ops::cuda::BlockAttentionGradientParams& params) override {
+    launch(params, ops::cuda::compute_block_attention_gradient);
+  }
+  void run(const ops::DeltaChunkParams& params) override {
+    launch(params, ops::cuda::compute_delta_chunks);
+  }
+  void run(const ops::cuda::DeltaWalkParams& params) override {
+    launch(params, ops::cuda::compute_delta_walk);
+  }
 
  private:
   static c10::cuda::CUDAStream stream() { return c10::cuda::getCurrentCUDAStream(); }

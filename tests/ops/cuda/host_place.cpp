@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ops/cuda/host_place.h"
 
+#include "draftsmith/ops/cuda/block_attention_gradient.cuh"
+#include "draftsmith/ops/cuda/delta_chunks.cuh"
+#include "draftsmith/ops/cuda/delta_walk.cuh"
 #include "draftsmith/ops/cuda/lm_head_loss.cuh"
 #include "draftsmith/ops/cuda/rms_norm.cuh"
 #include "draftsmith/ops/cuda/rotary.cuh"
@@ -31,6 +34,18 @@ class HostPlace : public KernelPlace {
   }
   void run(const ops::HeadRowsParams& params) override {
     ops::cuda::run_head_rows(machine_, params);
+  }
+  void run(const ops::cuda::BlockAttentionParams& params) override {
+    ops::cuda::run_block_attention(machine_, params);
+  }
+  void run(const ops::cuda::BlockAttentionGradientParams& params) override {
+    ops::cuda::run_block_attention_gradient(machine_, params);
+  }
+  void run(const ops::DeltaChunkParams& params) override {
+    ops::cuda::run_delta_chunks(machine_, params);
+  }
+  void run(const ops::cuda::DeltaWalkParams& params) override {
+    ops::cuda::run_delta_walk(machine_, params);
   }
 
  private:

@@ -56,7 +56,8 @@ double rounding_of(torch::ScalarType dtype) {
 std::vector<KernelCheck> kernel_checks() {
   std::vector<KernelCheck> all;
   for (const auto& some :
-       {lm_head_loss_checks(), norm_checks(), elementwise_checks(), top_k_checks()})
+       {lm_head_loss_checks(), norm_checks(), elementwise_checks(), top_k_checks(),
+        block_attention_checks(), delta_rule_checks()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }

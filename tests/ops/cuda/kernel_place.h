@@ -6,6 +6,8 @@
 
 #include <torch/types.h>
 
+#include "draftsmith/ops/cuda/block_attention.h"
+#include "draftsmith/ops/cuda/delta_rule.h"
 #include "draftsmith/ops/kernels.h"
 
 /// Checks of GPU kernels that run wherever kernels do: in the ordinary tests on the host runner,
@@ -27,6 +29,10 @@ class KernelPlace {
   virtual void run(const ops::TopKParams& params) = 0;
   virtual void run(const ops::TeacherRowsParams& params) = 0;
   virtual void run(const ops::HeadRowsParams& params) = 0;
+  virtual void run(const ops::cuda::BlockAttentionParams& params) = 0;
+  virtual void run(const ops::cuda::BlockAttentionGradientParams& params) = 0;
+  virtual void run(const ops::DeltaChunkParams& params) = 0;
+  virtual void run(const ops::cuda::DeltaWalkParams& params) = 0;
 };
 
 /// The kernels of the CPU, which the others are compared with.
@@ -40,6 +46,11 @@ class CpuPlace : public KernelPlace {
   void run(const ops::TopKParams& params) override { compute_top_k(params); }
   void run(const ops::TeacherRowsParams& params) override { compute_teacher_rows(params); }
   void run(const ops::HeadRowsParams& params) override { compute_head_rows(params); }
+  // These are compared with definitions in float64 instead.
+  void run(const ops::cuda::BlockAttentionParams&) override {}
+  void run(const ops::cuda::BlockAttentionGradientParams&) override {}
+  void run(const ops::DeltaChunkParams&) override {}
+  void run(const ops::cuda::DeltaWalkParams&) override {}
 };
 
 struct KernelCheck {
@@ -51,6 +62,8 @@ std::vector<KernelCheck> lm_head_loss_checks();
 std::vector<KernelCheck> norm_checks();
 std::vector<KernelCheck> elementwise_checks();  // rotary and SwiGLU
 std::vector<KernelCheck> top_k_checks();
+std::vector<KernelCheck> block_attention_checks();
+std::vector<KernelCheck> delta_rule_checks();
 
 /// All of them.
 std::vector<KernelCheck> kernel_checks();
