@@ -42,13 +42,18 @@ struct RowInputs {
   Tensor block_key, block_value;      // [n K, G, E]
 };
 
-/// The chunk's gathered keys, and who sees them.
+/// The chunk's gathered keys, and who sees them, on the device of the inputs; the layout is on the
+/// host.
 struct Gathering {
   Tensor slots;    // [n K] rows of the queries
   Tensor indices;  // [n L] context positions
   Tensor mask;     // [n, 1, K, L + K]
 
-  Gathering(const BlockChunk& chunk, const BlockLayout& layout, const BlockVisibility& visibility) {
+  Gathering(
+      const BlockChunk& chunk,
+      const BlockLayout& layout,
+      const BlockVisibility& visibility,
+      torch::Device device) {
     const int64_t K = layout.block_size;
     const auto blocks = torch::tensor(chunk.blocks, torch::kLong);
     const auto n = blocks.size(0);
@@ -67,8 +72,9 @@ struct Gathering {
     }
     auto own = torch::ones({K, K}, torch::kBool);
     if (visibility.is_causal_block) own = own.tril();
-    indices = positions.minimum((anchors - 1).clamp_min(0)).flatten();
-    mask = torch::cat({context, own.expand({n, K, K})}, 2).unsqueeze(1);
+    indices = positions.minimum((anchors - 1).clamp_min(0)).flatten().to(device);
+    mask = torch::cat({context, own.expand({n, K, K})}, 2).unsqueeze(1).to(device);
+    slots = slots.to(device);
   }
 
   RowInputs take(const BlockAttentionInputs& in, int64_t b) const {
@@ -106,7 +112,7 @@ struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
     const BlockAttentionInputs in{query, context_key, context_value, block_key, block_value};
     auto out = torch::zeros_like(query);
     for (const auto& chunk : list_chunks(layout)) {
-      const Gathering gathering(chunk, layout, visibility);
+      const Gathering gathering(chunk, layout, visibility, in.query.device());
       out[chunk.row].index_copy_(
           0, gathering.slots, gathering.attend(gathering.take(in, chunk.row)));
     }
@@ -134,7 +140,7 @@ struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
          {in.query, in.context_key, in.context_value, in.block_key, in.block_value})
       sums.push_back(torch::zeros(tensor.sizes(), tensor.options().dtype(wide)));
     for (const auto& chunk : list_chunks(layout)) {
-      const Gathering gathering(chunk, layout, visibility);
+      const Gathering gathering(chunk, layout, visibility, in.query.device());
       const at::AutoGradMode with_grad(true);
       auto row = gathering.take(in, chunk.row);
       for (Tensor* leaf :

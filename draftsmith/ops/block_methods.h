@@ -21,6 +21,13 @@ torch::Tensor attend_densely(
     const BlockLayout& layout,
     const BlockVisibility& visibility);
 
+/// kBlock where there is a GPU kernel for such inputs.
+bool has_block_kernel(const BlockAttentionInputs& inputs);
+torch::Tensor attend_by_kernel(
+    const BlockAttentionInputs& inputs,
+    const BlockLayout& layout,
+    const BlockVisibility& visibility);
+
 /// Kept blocks [first, end) of one row that are computed together, and the union of the context
 /// that they see.
 struct BlockTile {

@@ -16,7 +16,8 @@ std::vector<std::string> describe_operations(
     const std::vector<int64_t>& head_dims) {
   if (!device.is_cpu()) {
     return {fmt::format(
-        "{}: own kernels for norms, rotary, SwiGLU, head and best ids; libtorch for the rest",
+        "{}: own kernels for norms, rotary, SwiGLU, attention of blocks, delta rule, head and best "
+        "ids; libtorch for the rest",
         device.str())};
   }
   // The lowest bit is the best target that this processor has.
