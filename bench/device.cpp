@@ -17,6 +17,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/stopwatch.h"
+#include "draftsmith/ops/block_attention.h"
 #include "draftsmith/ops/lm_head_loss.h"
 #include "draftsmith/ops/rms_norm.h"
 #include "draftsmith/ops/rotary.h"
@@ -214,6 +215,51 @@ void run_head(Report& report, bool is_quick) {
       floor);
 }
 
+/// Attention of blocks with its gradient at the reference case, against the products it is made of
+/// (2 forward, 5 backward) and against gathered keys.
+void run_attention(Report& report, const Rates& rates, bool is_quick) {
+  const int64_t documents = is_quick ? 1 : 12, length = 4096, K = 32, H = 32, G = 8, E = 128;
+  const int64_t S = documents * length, N = is_quick ? 86 : 1024;
+  ops::BlockLayout layout{
+      torch::arange(N, torch::kLong).mul_(S - K).div_(N, "floor").view({1, N}),
+      torch::ones({1, N}, torch::kBool),
+      {},
+      K};
+  layout.context_begin = layout.anchors.div(length, "floor") * length;
+  const auto leaf = [&](int64_t rows, int64_t heads) {
+    return random_half({1, rows, heads, E}).set_requires_grad(true);
+  };
+  const ops::BlockAttentionInputs inputs{
+      leaf(N * K, H), leaf(S, G), leaf(S, G), leaf(N * K, G), leaf(N * K, G)};
+  const auto upstream = random_half({1, N * K, H, E});
+  const auto run = [&](const ops::BlockVisibility& visibility, ops::AttentionMethod method) {
+    return measure(
+        [&] {
+          const auto out = ops::block_attention(inputs, layout, visibility, method);
+          torch::autograd::grad(
+              {out},
+              {inputs.query, inputs.context_key, inputs.context_value, inputs.block_key,
+               inputs.block_value},
+              {upstream});
+        },
+        3);
+  };
+  for (const int64_t window : {int64_t{0}, int64_t{2048}}) {
+    auto seen = layout.anchors - layout.context_begin;
+    if (window > 0) seen = seen.clamp_max(window);
+    const double keys = static_cast<double>((seen + K).sum().item<int64_t>());
+    const double floor = 7 * 2.0 * keys * static_cast<double>(K * H * E) / rates.flops;
+    const ops::BlockVisibility visibility{window, window > 0};
+    const auto name = fmt::format("attention {} blocks, {} context, window {}", N, S, window);
+    const auto block = run(visibility, ops::AttentionMethod::kBlock);
+    const auto gather = run(visibility, ops::AttentionMethod::kGather);
+    report.row(name, block, floor);
+    report.row(name + ", gather", gather, floor);
+    // Must be five times faster.
+    report.row(name + ", of gather", block, gather.seconds, is_quick ? 0 : 0.2);
+  }
+}
+
 int run_all(const char* path, bool is_quick) {
   if (c10::cuda::device_count() == 0) {
     fmt::print("no GPU: nothing measured\n");
@@ -229,6 +275,8 @@ int run_all(const char* path, bool is_quick) {
   run_layer_gradients(report, rates);
   c10::cuda::CUDACachingAllocator::emptyCache();
   run_head(report, is_quick);
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  run_attention(report, rates, is_quick);
   return report.misses() == 0 ? 0 : 1;
 }
 
