@@ -109,6 +109,7 @@ void run_train(RunConfig config, const Flags& flags) {
   // A permission for this start only: the run's settings do not keep it.
   const auto allow_change = std::exchange(config.train.allow_change, {});
   const FieldList fields = list_fields(config);
+  const std::string settings_file = write_settings(fields);
   train::RunStamp stamp;
   stamp.settings = settings_as_text(fields);
   stamp.commit = flags.build.commit;
@@ -139,7 +140,7 @@ void run_train(RunConfig config, const Flags& flags) {
       config.target, config.data.path, drafter_config.target_layer_ids);
 
   prepare_run_folder(out, flags.resume);
-  if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
+  if (!checkpoint) write_file_atomically(out / "settings.toml", settings_file);
   copy_log_to(out / "log.txt");
   log_info("run {}: {}", config.train.name, out.string());
   for (const auto& line : source.describe())
@@ -163,7 +164,7 @@ void run_train(RunConfig config, const Flags& flags) {
   if (checkpoint) {
     check_resumed_steps(
         train::read_schedule(*checkpoint).total_steps, trainer.total_steps(), allow_change);
-    write_file_atomically(out / "settings.toml", write_settings(fields));
+    write_file_atomically(out / "settings.toml", settings_file);
     trainer.resume(*checkpoint);
   } else if (flags.resume) {
     log_info("no complete checkpoint in {}: the run begins anew", out.string());
