@@ -26,7 +26,8 @@ void drop_lines_after(const fs::path& path, int64_t step) {
   while (std::getline(lines, line)) {
     const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     // A line cut short by a crash does not parse and is dropped too.
-    if (json.is_object() && json.value("step", INT64_MAX) <= step) kept += line + "\n";
+    const Json number = json.is_object() ? json.value("step", Json()) : Json();
+    if (number.is_number_integer() && number.get<int64_t>() <= step) kept += line + "\n";
   }
   write_file_atomically(path, kept);
 }
