@@ -42,7 +42,7 @@ const std::vector<Command>& commands() {
       {"data",
        "looks at a dataset: counts, lengths, batches, what is wrong with it, and its loss mask",
        {"target", "data"}},
-      {"report", "shows runs as one HTML page with curves, which needs nothing else", {}},
+      {"report", "shows runs and evaluations as one HTML page with curves, which needs nothing else", {}},
       {"export",
        "writes a drafter as a folder that z-lab/dflash, SpecForge, SGLang, vLLM or speculators "
        "load",
@@ -124,8 +124,13 @@ void add_probe_flags(CLI::App& app, Flags& flags) {
 }
 
 void add_report_flags(CLI::App& app, Flags& flags) {
-  app.add_option("runs", flags.runs, "run folders, overlaid in every chart")->required();
-  app.add_option("--out", flags.out, "HTML file to write; report.html of the first run if absent");
+  app.add_option(
+         "runs", flags.runs, "run folders, overlaid in every chart, and files of eval --json")
+      ->required();
+  app.add_option(
+      "--out", flags.out,
+      "HTML file to write; if absent, report.html of the first run, or the first file's name with "
+      ".html");
 }
 
 void add_export_flags(CLI::App& app, Flags& flags) {
