@@ -8,6 +8,12 @@
 
 namespace draftsmith::pipeline {
 
+/// Seconds that a batch took to make.
+struct BatchTimes {
+  double data = 0;    // reading, making blocks
+  double target = 0;  // the target's forward
+};
+
 /// All that a training step of the drafter needs of one batch. The sequences of a batch from
 /// `make_train_batch` stand one after the other in a single row: B = 1 below (data::join_rows).
 struct TrainBatch {
@@ -19,6 +25,8 @@ struct TrainBatch {
   int64_t source = 0;            // which dataset of data.path it comes from
   data::DataCursor at;           // of this batch
   data::DataCursor next;         // the cursor after it
+  int64_t number = 0;            // of this batch in the run, counted along the cursor
+  BatchTimes times;
 };
 
 /// Runs the target over a batch of sequences side by side, or takes its stored features, and joins

@@ -92,24 +92,28 @@ void Trainer::resume(const fs::path& checkpoint) {
   log_info("resumed from {} at step {}", checkpoint.string(), progress_.step);
 }
 
-bool Trainer::is_past_end(const data::DataCursor& cursor) {
+pipeline::BatchRecipe Trainer::recipe() const {
+  return {
+      drafter_.block_rule(loss_.block_decay()), drafter_.config().target_layer_ids,
+      drafter_.dtype()};
+}
+
+bool Trainer::is_past_end(const data::DataCursor& cursor) const {
   return settings_.max_steps == 0 && static_cast<double>(cursor.epoch) + 1 >= settings_.epochs &&
          cursor.batch >= source_.batches_of_epoch(cursor.epoch);
 }
 
 MetricSums Trainer::run_micro_steps(BadStep& step, std::vector<MetricSums>& by_source) {
-  const auto rule = drafter_.block_rule(loss_.block_decay());
   // Trees take time, so only the steps that a line is written after count them.
   const int64_t tree_budget = is_logged(progress_.step + 1) ? tree_budget_ : 0;
   MetricSums sums;
   for (int64_t i = 0; i < settings_.accumulation; ++i) {
     if (i > 0 && is_past_end(progress_.cursor)) break;  // the last step takes what is left
-    Stopwatch watch;
-    auto source_batch = source_.read(progress_.cursor, rule);
-    sums.times.data += watch.restart();
-    const auto batch = pipeline::make_train_batch(
-        target_, std::move(source_batch), drafter_.config().target_layer_ids, drafter_.dtype());
-    sums.times.target += watch.seconds();
+    const auto fed = feed_->next();
+    DS_CHECK(fed && fed->number == progress_.batches);
+    const auto& batch = *fed;
+    sums.times.data += batch.times.data;
+    sums.times.target += batch.times.target;
     const MicroStep micro =
         run_micro_step(drafter_, lm_head_, batch, loss_, true, plan_, tree_budget);
     if (!micro.gradients.empty()) optimizer_.accumulate(micro.gradients);
@@ -216,6 +220,11 @@ void Trainer::report(RunLog& log, LoggedSteps& line, double seconds) {
 bool Trainer::run(const std::function<bool()>& should_stop) {
   check_room(settings_.out, needed_bytes(drafter_, optimizer_, settings_.keep_last));
   RunLog log(settings_.out, progress_.step);
+  if (!feed_) {
+    feed_ = std::make_unique<pipeline::InlineFeed>(
+        target_, source_.share(), recipe(),
+        pipeline::FeedStart{.cursor = progress_.cursor, .number = progress_.batches});
+  }
   const int64_t total = total_steps();
   Progress bar("training", total, "steps", progress_.step);
   LoggedSteps line;

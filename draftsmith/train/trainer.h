@@ -3,12 +3,14 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/model/drafter.h"
 #include "draftsmith/model/target.h"
+#include "draftsmith/pipeline/batch_feed.h"
 #include "draftsmith/train/bad_step.h"
 #include "draftsmith/train/checkpoint_writer.h"
 #include "draftsmith/train/optimizer.h"
@@ -39,6 +41,13 @@ class Trainer {
 
   /// Logged steps and evaluations also count expected tokens, of trees of this many nodes.
   void count_trees_of(int64_t budget) { tree_budget_ = budget; }
+
+  /// What batches must be made of for this drafter and loss.
+  pipeline::BatchRecipe recipe() const;
+
+  /// Takes batches from this feed, which must begin with the first batch that the run has not
+  /// consumed. Without it the trainer reads and runs the target itself.
+  void use_feed(std::unique_ptr<pipeline::BatchFeed> feed) { feed_ = std::move(feed); }
 
   /// Goes on from a checkpoint of this run: bit for bit what the unbroken run would have done.
   void resume(const std::filesystem::path& checkpoint);
@@ -73,7 +82,7 @@ class Trainer {
   bool is_evaluated(int64_t step) const {
     return held_out_ && (step == total_steps() || step % settings_.eval_every == 0);
   }
-  bool is_past_end(const data::DataCursor& cursor);
+  bool is_past_end(const data::DataCursor& cursor) const;
   int64_t count_total_steps();
   void log_sources() const;
 
@@ -82,6 +91,7 @@ class Trainer {
   torch::Tensor lm_head_;  // [V, D] in the drafter's dtype
   data::BatchSource source_;
   std::optional<data::BatchSource> held_out_;
+  std::unique_ptr<pipeline::BatchFeed> feed_;
   LossSettings loss_;
   model::ForwardPlan plan_;
   int64_t tree_budget_ = 0;
