@@ -156,6 +156,15 @@ int64_t BatchSource::most_batch_tokens() const {
   return most;
 }
 
+std::vector<int64_t> BatchSource::batch_tokens() const {
+  std::vector<int64_t> all;
+  for (const auto& source : state_->sources) {
+    const auto own = source->batch_tokens();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
 SourceBatch BatchSource::load(DataCursor cursor, const BlockRule& rule) const {
   return state_->load(cursor, rule);
 }

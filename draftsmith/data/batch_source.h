@@ -84,6 +84,9 @@ class BatchSource {
   /// Tokens, padding included, that no batch of any epoch exceeds.
   int64_t most_batch_tokens() const;
 
+  /// Tokens of the batches of every dataset's first epoch, padding included.
+  std::vector<int64_t> batch_tokens() const;
+
   /// The batch at the cursor. A cursor past the end of its epoch means the next epoch. The batch
   /// `stride` batches further is then read ahead.
   SourceBatch read(DataCursor cursor, const BlockRule& rule, int64_t stride = 1);

@@ -8,6 +8,14 @@
 
 namespace draftsmith::pipeline {
 
+TrainBatch
+make_train_batch(const model::Target& target, data::SourceBatch batch, const BatchRecipe& recipe) {
+  auto made =
+      make_train_batch(target, std::move(batch), recipe.target_layer_ids, recipe.drafter_dtype);
+  pad_to_shape(made, recipe.shapes);
+  return made;
+}
+
 InlineFeed::InlineFeed(
     const model::Target& target,
     data::BatchSource source,
@@ -26,8 +34,7 @@ std::optional<TrainBatch> InlineFeed::next() {
   Stopwatch watch;
   auto read = source_.read(cursor_, recipe_.rule, ranks_);
   const double data_seconds = watch.restart();
-  auto batch =
-      make_train_batch(target_, std::move(read), recipe_.target_layer_ids, recipe_.drafter_dtype);
+  auto batch = make_train_batch(target_, std::move(read), recipe_);
   batch.number = number_;
   batch.times = {data_seconds, watch.seconds()};
   cursor_ = source_.advance(cursor_, ranks_);

@@ -8,6 +8,7 @@
 
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/model/target.h"
+#include "draftsmith/pipeline/batch_shapes.h"
 #include "draftsmith/pipeline/train_batch.h"
 
 namespace draftsmith::pipeline {
@@ -17,7 +18,12 @@ struct BatchRecipe {
   data::BlockRule rule;
   std::vector<int64_t> target_layer_ids;
   torch::ScalarType drafter_dtype = torch::kFloat;
+  BatchShapes shapes = {};
 };
+
+/// Runs the target over a batch, or takes its stored features, and pads what comes of it.
+TrainBatch
+make_train_batch(const model::Target& target, data::SourceBatch batch, const BatchRecipe& recipe);
 
 /// Where a feed begins, and whose it is. The batches of a run are numbered 0, 1, 2, .. along the
 /// cursor, from one epoch to the next. Rank r of `ranks` drafters gets, in order, the numbers g

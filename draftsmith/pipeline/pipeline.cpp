@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "draftsmith/base/stopwatch.h"
+#include "draftsmith/pipeline/handoff.h"
 
 namespace draftsmith::pipeline {
 
@@ -21,6 +22,7 @@ class Pipeline::Feed final : public BatchFeed {
     auto batch = drafter_.queue.pop();
     drafter_.clock.begin_work();
     is_at_batch_ = batch.has_value();
+    if (batch) receive(*batch);
     return batch;
   }
 
@@ -116,7 +118,9 @@ void Pipeline::run_target(Worker& worker, const TargetWorker& target) {
     TrainBatch batch = target.run(std::move(loaded->batch));
     batch.number = loaded->number;
     batch.times = {loaded->seconds, watch.seconds()};
-    auto& drafter = *drafters_[static_cast<size_t>(loaded->number % shape_.ranks)];
+    const int64_t rank = loaded->number % shape_.ranks;
+    if (target.hand_over) target.hand_over(batch, rank);
+    auto& drafter = *drafters_[static_cast<size_t>(rank)];
     worker.clock.finish_batch();
     if (!drafter.queue.push_at(loaded->place, std::move(batch))) return;
   }

@@ -44,7 +44,8 @@ using LoadBatch = std::function<data::SourceBatch(int64_t number)>;
 /// Both functions are called in the worker's own thread.
 struct TargetWorker {
   std::function<TrainBatch(data::SourceBatch batch)> run;
-  std::function<void()> warm_up = {};  // before the first batch
+  std::function<void()> warm_up = {};                                   // before the first batch
+  std::function<void(TrainBatch& batch, int64_t rank)> hand_over = {};  // to a drafter's device
 };
 
 /// Threads that make batches ahead of the drafters: a loader, target workers, and between them and

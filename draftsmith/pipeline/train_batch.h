@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+
 #include <torch/types.h>
 
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/model/target.h"
+
+namespace c10 {
+struct Event;
+}
 
 namespace draftsmith::pipeline {
 
@@ -27,6 +33,7 @@ struct TrainBatch {
   data::DataCursor next;         // the cursor after it
   int64_t number = 0;            // of this batch in the run, counted along the cursor
   BatchTimes times;
+  std::shared_ptr<c10::Event> ready = {};  // of tensors that are still on their way to a device
 };
 
 /// Runs the target over a batch of sequences side by side, or takes its stored features, and joins

@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/core/DeviceGuard.h>
+
+#include "draftsmith/pipeline/handoff.h"
+
 namespace draftsmith::pipeline {
 namespace {
 
@@ -31,14 +35,29 @@ LoadBatch make_loader(data::BatchSource source, const BatchRecipe& recipe, const
   };
 }
 
-TargetWorker make_target_worker(const model::Target& target, const BatchRecipe& recipe) {
-  return {
-      .run =
-          [&target, recipe](data::SourceBatch batch) {
-            return make_train_batch(
-                target, std::move(batch), recipe.target_layer_ids, recipe.drafter_dtype);
-          },
-      .warm_up = [&target, recipe] { warm_up(target, recipe.target_layer_ids); }};
+TargetWorker make_target_worker(
+    const model::Target& target,
+    const BatchRecipe& recipe,
+    const std::vector<torch::Device>& drafter_devices) {
+  const torch::Device device = target.lm_head().device();
+  TargetWorker worker;
+  worker.run = [&target, recipe, device](data::SourceBatch batch) {
+    const c10::DeviceGuard guard(device);
+    return make_train_batch(target, std::move(batch), recipe);
+  };
+  worker.warm_up = [&target, recipe, device] {
+    const c10::DeviceGuard guard(device);
+    warm_up(target, recipe.target_layer_ids);
+  };
+  if (drafter_devices.empty()) return worker;
+  auto ways = std::make_shared<std::vector<Handoff>>();
+  for (const auto& drafter_device : drafter_devices)
+    ways->emplace_back(device, drafter_device);
+  worker.hand_over = [ways, device](TrainBatch& batch, int64_t rank) {
+    const c10::DeviceGuard guard(device);
+    ways->at(static_cast<size_t>(rank)).send(batch);
+  };
+  return worker;
 }
 
 }  // namespace draftsmith::pipeline

@@ -11,7 +11,10 @@ namespace draftsmith::pipeline {
 LoadBatch make_loader(data::BatchSource source, const BatchRecipe& recipe, const FeedStart& start);
 
 /// Runs the target, which must outlive it, as make_train_batch does. Workers on one device may
-/// share a target.
-TargetWorker make_target_worker(const model::Target& target, const BatchRecipe& recipe);
+/// share a target. With `drafter_devices`, one for each rank, batches are handed over to them.
+TargetWorker make_target_worker(
+    const model::Target& target,
+    const BatchRecipe& recipe,
+    const std::vector<torch::Device>& drafter_devices = {});
 
 }  // namespace draftsmith::pipeline
