@@ -29,10 +29,11 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
       {"plan",
        "says how many bytes a run needs, part by part, and what it would choose; trains nothing",
-       {"target", "drafter", "data", "loss", "attention", "memory"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "pipeline"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
-       {"target", "drafter", "data", "loss", "attention", "memory", "train", "eval.tree_budget"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "train", "pipeline",
+        "eval.tree_budget"}},
       {"eval",
        "decodes prompts speculatively and plainly: acceptance length, speed, equality",
        {"target", "drafter", "eval"}},

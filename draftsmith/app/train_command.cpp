@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -20,6 +21,7 @@
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/pipeline/target_states.h"
+#include "draftsmith/pipeline/workers.h"
 #include "draftsmith/train/checkpoint_list.h"
 #include "draftsmith/train/trainer.h"
 
@@ -88,11 +90,43 @@ memory::MemoryPlan choose_run_plan(
     as_saved.recomputes_layers = saved->recomputes_layers;
     const auto plan = memory::plan_memory(as_saved);
     if (plan.peak() <= budget) return plan;
+    const auto in_turn = memory::run_in_turn(plan);  // the same bits
+    if (shape.target_workers > 0 && in_turn.peak() <= budget) return in_turn;
     log_warning(
         "the memory plan of the run has no room here: it goes on with another, which rounds "
         "differently");
   }
   return memory::choose_plan(shape, settings, budget);
+}
+
+/// Threads that run the target ahead of the trainer and feed it; nothing if the plan has no room.
+std::unique_ptr<pipeline::Pipeline> start_pipeline(
+    const pipeline::PipelineSettings& settings,
+    const memory::MemoryPlan& plan,
+    const model::Target& target,
+    data::BatchSource source,
+    train::Trainer& trainer) {
+  if (settings.target_workers == 0) return nullptr;
+  if (plan.shape.waiting_batches == 0) {
+    log_warning(
+        "memory has no room for batches made ahead: the target runs in turn with the drafter");
+    return nullptr;
+  }
+  const auto recipe = trainer.recipe();
+  const pipeline::FeedStart start{
+      .cursor = trainer.progress().cursor, .number = trainer.progress().batches};
+  std::vector<torch::Device> drafter_devices;
+  for (const auto& name : settings.drafter_devices)
+    drafter_devices.push_back(model::parse_device(name));
+  std::vector<pipeline::TargetWorker> workers;
+  for (int64_t i = 0; i < settings.target_workers; ++i)
+    workers.push_back(pipeline::make_target_worker(target, recipe, drafter_devices));
+  auto made = std::make_unique<pipeline::Pipeline>(
+      pipeline::PipelineShape{
+          .first_number = start.number, .queue_batches = settings.queue_batches},
+      pipeline::make_loader(std::move(source), recipe, start), std::move(workers));
+  trainer.use_feed(made->feed(0));
+  return made;
 }
 
 }  // namespace
@@ -103,6 +137,7 @@ void run_train(RunConfig config, const Flags& flags) {
   require(config.data.path, "data.path", "a dataset folder");
   require(config.train.out, "train.out", "a run folder");
   config.loss.check();
+  config.pipeline.check(config.target);
   const fs::path out = config.train.out;
   if (config.train.name.empty()) config.train.name = make_run_name(config);
   config.drafter.init = resolve_drafter_folder(config.drafter.init);
@@ -135,8 +170,8 @@ void run_train(RunConfig config, const Flags& flags) {
   const auto plan = choose_run_plan(shape, config.memory, budget, saved);
   stamp.chunk_rows = plan.shape.chunk_rows;
   stamp.recomputes_layers = plan.shape.recomputes_layers;
-  const auto target = pipeline::open_target(
-      config.target, config.data.path, drafter_config.target_layer_ids);
+  const auto target =
+      pipeline::open_target(config.target, config.data.path, drafter_config.target_layer_ids);
 
   prepare_run_folder(out, flags.resume);
   if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
@@ -151,10 +186,14 @@ void run_train(RunConfig config, const Flags& flags) {
       static_cast<uint64_t>(config.train.seed));
   log_drafter(drafter);
 
+  if (const auto shapes = pipeline::choose_batch_shapes(source); !shapes.empty())
+    log_info("{}", pipeline::describe_shapes(shapes, source));
   log_info("memory plan:\n{}", memory::print_plan(plan, budget));
   if (config.memory.budget != "0") memory::limit_host_bytes(budget);
   auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
+  auto loader_source = source.share();
+  std::unique_ptr<pipeline::Pipeline> ahead;  // outlives the trainer, which takes from it
   train::Trainer trainer(target, std::move(drafter), std::move(source), loss, config.train, stamp);
   trainer.use_plan(
       {model::parse_attention_method(config.attention.method), plan.shape.recomputes_layers});
@@ -169,7 +208,14 @@ void run_train(RunConfig config, const Flags& flags) {
     log_info("no complete checkpoint in {}: the run begins anew", out.string());
   }
   const StopSignals signals;
-  if (trainer.run([&] { return signals.is_requested(); })) {
+  ahead = start_pipeline(config.pipeline, plan, target, std::move(loader_source), trainer);
+  const bool is_done = trainer.run([&] { return signals.is_requested(); });
+  if (ahead) {
+    log_info(
+        "{}",
+        pipeline::describe_bottleneck(ahead->stage_seconds(), {config.pipeline.target_workers, 1}));
+  }
+  if (is_done) {
     print_result("trained {} steps: {}", trainer.total_steps(), (out / "export").string());
   } else {
     print_result(

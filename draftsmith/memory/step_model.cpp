@@ -192,6 +192,13 @@ void add_target_forward(Ledger& ledger, const StepShape& s) {
   ledger.add(kFeatures, s.rows() * (s.drafter.hidden_size * s.element_bytes + 4 * kLong + kFloat));
 }
 
+void add_batches_ahead(Ledger& ledger, const StepShape& s) {
+  Ledger forward;
+  add_target_forward(forward, s);
+  ledger.add("batches that wait for the drafter", s.waiting_batches * forward.live());
+  ledger.add("targets at work beside the drafter", s.target_workers * forward.peak());
+}
+
 void add_drafter_step(Ledger& ledger, const StepShape& s) {
   const Sizes z(s);
   const int64_t b = z.b;
@@ -263,6 +270,16 @@ double count_step_flops(const StepShape& s) {
                       static_cast<double>(s.blocks * (s.drafter.block_size - 1));
   const double again = s.recomputes_layers ? forward : 0;
   return 3 * forward + again + (s.has_teacher ? 3 : 2) * head;
+}
+
+double count_target_flops(const StepShape& s) {
+  std::vector<model::WeightSpec> matrices;
+  for (auto& spec : model::list_target_weights(s.target)) {
+    const bool is_in_a_layer = spec.layer >= 0 && spec.layer < s.target.num_layers;
+    if (spec.kind == model::WeightKind::kMatrix && is_in_a_layer)
+      matrices.push_back(std::move(spec));
+  }
+  return 2 * static_cast<double>(sum_numel(matrices)) * static_cast<double>(s.context_tokens);
 }
 
 }  // namespace draftsmith::memory

@@ -95,7 +95,7 @@ void Trainer::resume(const fs::path& checkpoint) {
 pipeline::BatchRecipe Trainer::recipe() const {
   return {
       drafter_.block_rule(loss_.block_decay()), drafter_.config().target_layer_ids,
-      drafter_.dtype()};
+      drafter_.dtype(), pipeline::choose_batch_shapes(source_)};
 }
 
 bool Trainer::is_past_end(const data::DataCursor& cursor) const {
@@ -209,9 +209,12 @@ void Trainer::write_export() const {
 
 void Trainer::report(RunLog& log, LoggedSteps& line, double seconds) {
   const int64_t step = progress_.step;
+  const bool is_due = is_evaluated(step) || is_logged(step) || step % settings_.save_every == 0;
+  if (is_due) feed_->rest();
   if (is_evaluated(step)) evaluate(line);
   if (is_logged(step)) {
     line.seconds = seconds;
+    line.waits = feed_->take_waits();
     log.write(line);
   }
   if (step % settings_.save_every == 0 || progress_.best.step == step) save();

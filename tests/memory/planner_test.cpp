@@ -103,6 +103,25 @@ TEST(Planner, CountsMoreForMore) {
   EXPECT_GT(peak([](StepShape& s) { s.drafter.num_layers = 6; }), base);
 }
 
+TEST(Planner, LetsTargetsRunAheadOnlyWhereThatDisplacesNothing) {
+  auto shape = reference_shape();
+  shape.target_workers = 1;
+  shape.waiting_batches = 2;
+  const auto ahead = choose_plan(shape, {}, 1000 * kGiB);
+  EXPECT_EQ(ahead.shape.target_workers, 1);
+  const auto in_turn = run_in_turn(ahead);
+  EXPECT_EQ(in_turn.shape.target_workers, 0);
+  // Two batches of features wait, and a forward runs beside the step.
+  Ledger forward;
+  add_target_forward(forward, ahead.shape);
+  EXPECT_EQ(ahead.drafter_step - in_turn.drafter_step, 2 * forward.live() + forward.peak());
+  EXPECT_NE(print_plan(ahead, 1000 * kGiB).find("1 target workers run ahead"), std::string::npos);
+  const auto small = choose_plan(shape, {}, ahead.peak() - 1);
+  EXPECT_EQ(small.shape.target_workers, 0);
+  EXPECT_EQ(small.shape.chunk_rows, in_turn.shape.chunk_rows);
+  EXPECT_EQ(small.peak(), in_turn.peak());
+}
+
 TEST(Planner, PrintsThePartsAndTheChoice) {
   auto shape = reference_shape();
   const auto plan = choose_plan(shape, {}, 1000 * kGiB);
