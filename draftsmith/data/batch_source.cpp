@@ -156,6 +156,10 @@ int64_t BatchSource::most_batch_tokens() const {
   return most;
 }
 
+SourceBatch BatchSource::load(DataCursor cursor, const BlockRule& rule) const {
+  return state_->load(cursor, rule);
+}
+
 DataCursor BatchSource::advance(DataCursor cursor, int64_t count) const {
   while (count > 0) {
     cursor = state_->normalize(cursor);

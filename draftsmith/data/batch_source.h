@@ -88,6 +88,9 @@ class BatchSource {
   /// `stride` batches further is then read ahead.
   SourceBatch read(DataCursor cursor, const BlockRule& rule, int64_t stride = 1);
 
+  /// As `read`, without reading ahead; safe from any thread.
+  SourceBatch load(DataCursor cursor, const BlockRule& rule) const;
+
   /// The cursor after `count` batches; as after the last of them, so it may stand at the end of an
   /// epoch.
   DataCursor advance(DataCursor cursor, int64_t count) const;

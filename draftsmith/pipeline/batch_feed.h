@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "draftsmith/data/batch_source.h"
@@ -31,6 +32,11 @@ struct FeedStart {
   int64_t first_number() const { return number + ((rank - number) % ranks + ranks) % ranks; }
 };
 
+struct Waiting {
+  std::string worker;  // "loader", "target 0", "drafter 0"
+  double share = 0;
+};
+
 /// Training batches of one drafter, without end: epoch follows epoch. Errors: of whatever made
 /// them, in the thread that asks for the next one.
 class BatchFeed {
@@ -39,6 +45,13 @@ class BatchFeed {
 
   /// The next batch of this rank; nothing once the feed was closed.
   virtual std::optional<TrainBatch> next() = 0;
+
+  /// Says that the drafter does something else until it asks again: that is neither work on a
+  /// batch nor waiting for one.
+  virtual void rest() {}
+
+  /// Of every worker that this feed knows: how much of the time since the last call it waited.
+  virtual std::vector<Waiting> take_waits() { return {}; }
 };
 
 /// Reads and runs the target in the thread that asks; only reading goes on in the background.

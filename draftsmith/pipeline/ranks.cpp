@@ -150,6 +150,7 @@ struct Ranks::Group {
   StorePointer store;
   c10::intrusive_ptr<c10d::Backend> host;
   c10::intrusive_ptr<c10d::Backend> device;  // made for the first tensor of one
+  std::mutex mutex;                          // held while a call starts, not while it goes on
 
   int64_t size() const { return static_cast<int64_t>(process_of_rank.size()); }
 
@@ -237,10 +238,13 @@ Ranks::Pending Ranks::begin(
   Pending pending;
   if (size_ == 1) return pending;
   std::vector<torch::Tensor> tensors = {tensor};
-  auto& backend = group_->backend_of(tensor);
   try {
+    const std::lock_guard lock(group_->mutex);
+    auto& backend = group_->backend_of(tensor);
     pending.state_ = std::make_shared<Pending::State>(
         Pending::State{start(backend, tensors), group_, action, tensor});
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     group_->fail(action, error);
   }

@@ -36,7 +36,7 @@ class Meeting;
 /// alone makes none, and pays nothing.
 /// Errors, of every call that waits: DeviceError naming the rank that is dead, or that ended with
 /// an error, or saying that nobody did within the meeting's timeout.
-/// Threads: one at a time uses a group.
+/// Threads: collectives by one at a time; sends and receives by several, with tags of their own.
 class Ranks {
  public:
   /// A collective under way; its tensor must not be touched before `wait`.
