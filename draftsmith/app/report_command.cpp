@@ -24,6 +24,7 @@ namespace {
 constexpr size_t kMostPoints = 1000;  // of a curve
 constexpr const char* kMarker = "<meta name=\"generator\" content=\"draftsmith report\">";
 constexpr const char* kSlots = "accuracy_by_slot";
+constexpr const char* kWait = "wait";
 
 /// The lines of metrics.jsonl; one that a running or killed process left unfinished is skipped.
 std::vector<Json> read_lines(const fs::path& run) {
@@ -101,6 +102,13 @@ Json run_as_json(const fs::path& folder) {
     }
     slots.push_back(slot);
   }
+  Json waits = Json::object();  // worker -> share at each line
+  for (const Json& line : lines)
+    for (const auto& [worker, share] : line.value(kWait, Json::object()).items())
+      waits[worker] = Json::array();
+  for (auto& [worker, shares] : waits.items())
+    for (const Json& line : lines)
+      shares.push_back(number_or_null(line.value(kWait, Json::object()).value(worker, Json())));
   const auto name = settings.find("train.name");
   return {
       {"name",
@@ -109,6 +117,7 @@ Json run_as_json(const fs::path& folder) {
       {"settings", settings},
       {"steps", values["step"]},
       {"values", values},
+      {"waits", waits},
       {kSlots, by_slot},
       {"slots", slots}};
 }

@@ -24,17 +24,16 @@ constexpr const char* kReasonKey = "end/reason";
 
 std::string beat_key(int64_t process) { return fmt::format("beat/{}", process); }
 
-/// The reason that somebody announced, or nothing.
-std::string read_reason(c10d::Store& store) {
-  if (!store.check({kReasonKey})) return "";
-  return store.get_to_str(kReasonKey);
-}
-
 void write_reason(c10d::Store& store, const std::string& reason) {
   store.compareSet(kReasonKey, "", reason);  // the first one stays
 }
 
 }  // namespace
+
+std::string LifeSigns::read_reason(c10d::Store& store) {
+  if (!store.check({kReasonKey})) return "";
+  return store.get_to_str(kReasonKey);
+}
 
 struct LifeSigns::Shared {
   c10::intrusive_ptr<c10d::Store> store;
@@ -49,6 +48,12 @@ struct LifeSigns::Shared {
   bool is_asked = false;
   std::optional<std::string> announcement;  // yet to be written
   std::optional<Cause> cause;
+  bool is_counted = false;  // among those who know; used by the thread alone
+
+  /// Whoever keeps the store waits for all to know.
+  void count_reader() {
+    if (!std::exchange(is_counted, true)) store->add(kReadersKey, 1);
+  }
 
   /// Whether somebody announced an end, or after five beats, whose count stands still.
   Cause look() {
@@ -80,6 +85,7 @@ LifeSigns::~LifeSigns() {
   if (shared_->processes == 1) return;
   std::unique_lock lock(shared_->mutex);
   shared_->must_end = true;
+  if (shared_->is_store_gone) return;
   shared_->changed.notify_all();
   // A thread that hangs in the store of a machine that is gone is left behind.
   shared_->changed.wait_for(lock, kGoodbye, [&] { return shared_->has_ended; });
@@ -96,6 +102,7 @@ void LifeSigns::run(const std::shared_ptr<Shared>& shared) {
       if (announcement) write_reason(*shared->store, *announcement);
       std::optional<Cause> cause;
       if (is_asked) cause = shared->look();
+      if (announcement || cause) shared->count_reader();
       lock.lock();
       if (cause) shared->cause = std::move(cause);
       if (announcement) shared->announcement.reset();
@@ -118,6 +125,7 @@ void LifeSigns::announce(const std::string& reason) {
     return;
   }
   std::unique_lock lock(shared_->mutex);
+  if (shared_->is_store_gone) return;
   shared_->announcement = reason;
   shared_->changed.notify_all();
   shared_->changed.wait_for(
@@ -135,11 +143,12 @@ LifeSigns::Cause LifeSigns::find_cause() {
   }
   std::unique_lock lock(shared_->mutex);
   shared_->cause.reset();
-  shared_->is_asked = true;
+  shared_->is_asked = !shared_->is_store_gone;
   shared_->changed.notify_all();
   shared_->changed.wait_for(
       lock, kMostTime, [&] { return shared_->cause.has_value() || shared_->is_store_gone; });
   if (shared_->cause) return *shared_->cause;
+  shared_->is_store_gone = true;  // from now on nobody waits for it
   return {"", 0};  // process 0 keeps the store, and the store does not answer
 }
 

@@ -19,6 +19,12 @@ class LifeSigns {
   /// What `find_cause` needs at most.
   static constexpr std::chrono::milliseconds kMostTime{4000};
 
+  /// In the store: how many processes know why the run ended.
+  static constexpr const char* kReadersKey = "end/readers";
+
+  /// The reason that somebody announced, or nothing.
+  static std::string read_reason(c10d::Store& store);
+
   /// With one process there is no thread: only its own announcements are known.
   LifeSigns(c10::intrusive_ptr<c10d::Store> store, int64_t process, int64_t processes);
   ~LifeSigns();

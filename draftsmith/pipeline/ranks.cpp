@@ -34,7 +34,7 @@ using std::chrono::steady_clock;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
 constexpr milliseconds kMargin{5000};  // to find out who is dead, once a call has failed
-constexpr const char* kReadersKey = "end/readers";
+constexpr milliseconds kPoll{20};
 
 /// How long a call waits, so that the process has ended after the whole timeout.
 milliseconds call_timeout(milliseconds timeout) {
@@ -136,6 +136,21 @@ struct Meeting::State {
   static int64_t now_ms() {
     return std::chrono::duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
   }
+  /// Waits until everybody has set its key, or has ended.
+  void wait_for(c10d::Store& in, const std::vector<std::string>& keys) const {
+    const auto deadline = steady_clock::now() + timeout;
+    while (!in.check(keys)) {
+      if (const auto reason = LifeSigns::read_reason(*store); !reason.empty()) {
+        throw RankEnded(
+            {.what = "the other ranks",
+             .expected = "all of them to begin",
+             .got = reason,
+             .hint = "again when that is mended"});
+      }
+      if (steady_clock::now() > deadline) throw std::runtime_error("some did not come in time");
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
   void note_failure() {
     int64_t never = -1;
     failed_at_ms.compare_exchange_strong(never, now_ms());
@@ -188,7 +203,7 @@ struct Ranks::Group {
     const auto cause = meeting->life->find_cause();
     const std::string where = fmt::format("rank {} of {}, {}", rank, size(), action);
     if (!cause.reason.empty()) {
-      throw DeviceError(
+      throw RankEnded(
           {.what = "the other ranks",
            .expected = "none to end before the run",
            .got = cause.reason,
@@ -390,17 +405,21 @@ Meeting::Meeting(const World& world, milliseconds timeout)
 
 Meeting::~Meeting() {
   const int64_t failed_at = state_->failed_at_ms.load();
-  if (failed_at < 0 || processes_ == 1) return;
-  // Others read in the store why the run ended; whoever keeps it stays until they have.
+  if (failed_at < 0 || !state_->keeps_store) return;
+  // Others read in this store why the run ended.
   try {
-    if (!state_->keeps_store) {
-      state_->store->add(kReadersKey, 1);
-      return;
-    }
     const int64_t last = failed_at + LifeSigns::kMostTime.count();
-    while (State::now_ms() < last && state_->store->add(kReadersKey, 0) < processes_ - 1)
-      std::this_thread::sleep_for(milliseconds(20));
+    while (State::now_ms() < last && state_->store->add(LifeSigns::kReadersKey, 0) < processes_)
+      std::this_thread::sleep_for(kPoll);
   } catch (const std::exception&) {  // nothing is left to read
+  }
+}
+
+void Meeting::announce_end(std::string_view reason) const {
+  try {
+    state_->note_failure();
+    state_->life->announce(fmt::format("the end of process {}: {}", process_, reason));
+  } catch (const std::exception&) {  // the store is gone
   }
 }
 
@@ -409,8 +428,12 @@ std::vector<std::string> Meeting::exchange(const std::string& name, const std::s
   const auto key = [&](int64_t process) { return fmt::format("text/{}/{}", name, process); };
   try {
     state_->store->set(key(process_), text);
-    for (int64_t i = 0; i < processes_; ++i)
+    for (int64_t i = 0; i < processes_; ++i) {
+      state_->wait_for(*state_->store, {key(i)});
       texts.push_back(state_->store->get_to_str(key(i)));
+    }
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     throw DeviceError(
         {.what = fmt::format("process {}", texts.size()),
@@ -435,7 +458,13 @@ Ranks Meeting::join(
   // Threads of one process must not share a connection to a store: a wait would block the others.
   group->store = c10::make_intrusive<c10d::PrefixStore>(
       name, processes_ > 1 ? state_->store->clone() : state_->store);
+  const auto here = [](int64_t member) { return fmt::format("here/{}", member); };
+  std::vector<std::string> keys;
+  for (int64_t i = 0; i < size; ++i)
+    keys.push_back(here(i));
   try {
+    group->store->set(here(rank), "");
+    state_->wait_for(*group->store, keys);
     const auto options = c10d::ProcessGroupGloo::Options::create(call_timeout(state_->timeout));
     const char* interface = std::getenv("GLOO_SOCKET_IFNAME");  // as torch has it
     options->devices.push_back(
@@ -444,6 +473,8 @@ Ranks Meeting::join(
             : c10d::ProcessGroupGloo::createDeviceForHostname(state_->own_address));
     group->host = c10::make_intrusive<c10d::ProcessGroupGloo>(
         group->store, static_cast<int>(rank), static_cast<int>(size), options);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     group->fail("meeting the others", error);
   }

@@ -12,6 +12,8 @@
 
 #include <torch/types.h>
 
+#include "draftsmith/base/error.h"
+
 namespace draftsmith::pipeline {
 
 /// What torchrun, mpirun and batch systems tell a process about the others.
@@ -29,13 +31,20 @@ struct World {
 std::optional<World> read_world(
     const std::function<const char*(const char*)>& find_variable = {});  // absent = getenv
 
+/// This rank ended because another one did.
+class RankEnded : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
+
 class Meeting;
 
 /// A rank's side of a c10d group: Gloo for tensors on the host, NCCL for those on CUDA devices.
 /// Copies share the group. Every rank makes the same collective calls in the same order; a rank
 /// alone makes none, and pays nothing.
-/// Errors, of every call that waits: DeviceError naming the rank that is dead, or that ended with
-/// an error, or saying that nobody did within the meeting's timeout.
+/// Errors, of every call that waits: DeviceError naming the rank that is dead, or saying that
+/// nobody answered within the meeting's timeout; RankEnded with the error that another one ended
+/// with.
 /// Threads: collectives by one at a time; sends and receives by several, with tags of their own.
 class Ranks {
  public:
@@ -83,7 +92,7 @@ class Ranks {
   /// Whether any rank says so.
   bool any(bool value) const;
 
-  /// Ends this rank because another one announced its end. Errors: DeviceError, always.
+  /// Ends this rank because another one announced its end. Errors: RankEnded, always.
   [[noreturn]] void follow_end() const;
 
   /// Tells the other ranks why this one ends. Then they do not wait for it: their calls fail with
@@ -121,6 +130,9 @@ class Meeting {
   ~Meeting();
   Meeting(const Meeting&) = delete;
   Meeting& operator=(const Meeting&) = delete;
+
+  /// As Ranks::announce_end, before this process has joined a group.
+  void announce_end(std::string_view reason) const;
 
   int64_t process() const { return process_; }
   int64_t processes() const { return processes_; }

@@ -271,9 +271,12 @@ void Trainer::write_export() const {
 
 void Trainer::report(LoggedSteps& line, double seconds) {
   const int64_t step = progress_.step;
+  const bool is_due = is_evaluated(step) || is_logged(step) || step % settings_.save_every == 0;
+  if (is_due) feed_->rest();
   if (is_evaluated(step)) evaluate(line);
   if (is_logged(step)) {
     line.seconds = seconds;
+    line.waits = feed_->take_waits();
     if (log_) log_->write(line);
   }
   if (step % settings_.save_every == 0 || progress_.best.step == step) save();

@@ -11,7 +11,8 @@
 
 namespace draftsmith::testing {
 
-RunningProgram::RunningProgram(const std::vector<std::string>& arguments) {
+RunningProgram::RunningProgram(
+    const std::vector<std::string>& arguments, const std::vector<std::string>& prefix) {
   const auto out = folder_.write("out", "");
   const auto err = folder_.write("err", "");
   child_ = ::fork();
@@ -19,11 +20,14 @@ RunningProgram::RunningProgram(const std::vector<std::string>& arguments) {
   if (child_ > 0) return;
   ::dup2(::open(out.c_str(), O_WRONLY), STDOUT_FILENO);
   ::dup2(::open(err.c_str(), O_WRONLY), STDERR_FILENO);
-  std::vector<char*> argv = {const_cast<char*>(DS_PROGRAM)};
+  std::vector<char*> argv;
+  for (const auto& word : prefix)
+    argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(const_cast<char*>(DS_PROGRAM));
   for (const auto& argument : arguments)
     argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  ::execv(DS_PROGRAM, argv.data());
+  ::execvp(argv[0], argv.data());
   ::_exit(127);
 }
 

@@ -19,7 +19,9 @@ struct ProcessResult {
 /// The draftsmith program while it runs.
 class RunningProgram {
  public:
-  explicit RunningProgram(const std::vector<std::string>& arguments);
+  /// `prefix` is a program with arguments that starts this one, as `env` does.
+  explicit RunningProgram(
+      const std::vector<std::string>& arguments, const std::vector<std::string>& prefix = {});
   RunningProgram(const RunningProgram&) = delete;
   RunningProgram& operator=(const RunningProgram&) = delete;
   ~RunningProgram();  // kills it if nobody waited
