@@ -29,7 +29,8 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
       {"plan",
        "says how many bytes a run needs, part by part, and what it would choose; trains nothing",
-       {"target", "drafter", "data", "loss", "attention", "memory", "pipeline"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "pipeline",
+        "train.shard_optimizer"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
        {"target", "drafter", "data", "loss", "attention", "memory", "train", "pipeline",

@@ -63,6 +63,8 @@ memory::StepShape make_step_shape(
   shape.threads = at::get_num_threads();
   shape.has_teacher = config.loss.kl_weight > 0;
   const auto& pipeline = config.pipeline;
+  if (pipeline.drafter_devices.empty()) shape.drafters = pipeline.drafter_workers;
+  if (config.train.shard_optimizer) shape.optimizer_shards = pipeline.drafter_workers;
   if (pipeline.target_workers > 0) {
     // Targets on devices of their own leave only waiting batches with the drafter.
     const bool is_shared = pipeline.target_devices.empty();

@@ -19,7 +19,8 @@ bool is_harmless(const std::string& key) {
   static const std::set<std::string> sections = {"eval", "generate", "extract", "pipeline"};
   static const std::set<std::string> keys = {
       "train.out",       "train.name",       "train.log_every",    "train.save_every",
-      "train.keep_last", "train.eval_every", "train.allow_change", "memory.budget"};
+      "train.keep_last", "train.eval_every", "train.allow_change", "memory.budget",
+      "train.shard_optimizer"};
   return sections.count(key.substr(0, key.find('.'))) != 0 || keys.count(key) != 0;
 }
 

@@ -4,26 +4,25 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include "draftsmith/app/command_line.h"
 #include "draftsmith/app/plan_run.h"
 #include "draftsmith/app/resume.h"
+#include "draftsmith/app/seats.h"
+#include "draftsmith/app/train_workers.h"
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
-#include "draftsmith/base/stop_signal.h"
 #include "draftsmith/data/dataset_fingerprint.h"
 #include "draftsmith/formats/model_fingerprint.h"
 #include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/pipeline/batch_shapes.h"
 #include "draftsmith/pipeline/target_states.h"
-#include "draftsmith/pipeline/workers.h"
 #include "draftsmith/train/checkpoint_list.h"
-#include "draftsmith/train/trainer.h"
 
 namespace draftsmith::app {
 namespace fs = std::filesystem;
@@ -99,45 +98,15 @@ memory::MemoryPlan choose_run_plan(
   return memory::choose_plan(shape, settings, budget);
 }
 
-/// Threads that run the target ahead of the trainer and feed it; nothing if the plan has no room.
-std::unique_ptr<pipeline::Pipeline> start_pipeline(
-    const pipeline::PipelineSettings& settings,
-    const memory::MemoryPlan& plan,
-    const model::Target& target,
-    data::BatchSource source,
-    train::Trainer& trainer) {
-  if (settings.target_workers == 0) return nullptr;
-  if (plan.shape.waiting_batches == 0) {
-    log_warning(
-        "memory has no room for batches made ahead: the target runs in turn with the drafter");
-    return nullptr;
-  }
-  const auto recipe = trainer.recipe();
-  const pipeline::FeedStart start{
-      .cursor = trainer.progress().cursor, .number = trainer.progress().batches};
-  std::vector<torch::Device> drafter_devices;
-  for (const auto& name : settings.drafter_devices)
-    drafter_devices.push_back(model::parse_device(name));
-  std::vector<pipeline::TargetWorker> workers;
-  for (int64_t i = 0; i < settings.target_workers; ++i)
-    workers.push_back(pipeline::make_target_worker(target, recipe, drafter_devices));
-  auto made = std::make_unique<pipeline::Pipeline>(
-      pipeline::PipelineShape{
-          .first_number = start.number, .queue_batches = settings.queue_batches},
-      pipeline::make_loader(std::move(source), recipe, start), std::move(workers));
-  trainer.use_feed(made->feed(0));
-  return made;
+/// The target of a process that trains. Where others run it, only its ends are loaded; all of it
+/// to begin a drafter with its layers.
+model::Target
+open_run_target(const RunConfig& config, const std::vector<int64_t>& layer_ids, bool is_elsewhere) {
+  if (is_elsewhere) return model::Target::load_ends(config.target, nullptr);
+  return pipeline::open_target(config.target, config.data.path, layer_ids);
 }
 
-}  // namespace
-
-void run_train(RunConfig config, const Flags& flags) {
-  keep_lines_for_copy();
-  require(config.target.path, "target.path", "a Hugging Face folder");
-  require(config.data.path, "data.path", "a dataset folder");
-  require(config.train.out, "train.out", "a run folder");
-  config.loss.check();
-  config.pipeline.check(config.target);
+void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   const fs::path out = config.train.out;
   if (config.train.name.empty()) config.train.name = make_run_name(config);
   config.drafter.init = resolve_drafter_folder(config.drafter.init);
@@ -148,7 +117,10 @@ void run_train(RunConfig config, const Flags& flags) {
   stamp.settings = settings_as_text(fields);
   stamp.commit = flags.build.commit;
   stamp.is_changed = flags.build.is_changed;
-  const auto checkpoint = flags.resume ? train::find_newest_checkpoint(out) : std::nullopt;
+  std::optional<fs::path> checkpoint;
+  if (flags.resume && seats.is_first()) checkpoint = train::find_newest_checkpoint(out);
+  const auto shared = seats.share_text("checkpoint", checkpoint ? checkpoint->string() : "");
+  if (!shared.empty()) checkpoint = shared;
 
   // Everything that is quick to check comes before weights are read and before files change.
   const auto target_config = formats::read_target_config(config.target.path);
@@ -167,24 +139,34 @@ void run_train(RunConfig config, const Flags& flags) {
   const int64_t budget = memory::find_budget(config.memory);
   auto shape = make_step_shape(config, drafter_config, target_config);
   shape.context_tokens = std::min(shape.context_tokens, source.most_batch_tokens());
+  if (config.train.shard_optimizer) shape.optimizer_shards = seats.num_ranks();
   const auto plan = choose_run_plan(shape, config.memory, budget, saved);
   stamp.chunk_rows = plan.shape.chunk_rows;
   stamp.recomputes_layers = plan.shape.recomputes_layers;
-  const auto target =
-      pipeline::open_target(config.target, config.data.path, drafter_config.target_layer_ids);
+  const auto target = open_run_target(config, drafter_config.target_layer_ids, seats.is_split());
 
-  prepare_run_folder(out, flags.resume);
-  if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
-  copy_log_to(out / "log.txt");
+  if (seats.is_first()) {
+    prepare_run_folder(out, flags.resume);
+    if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
+    copy_log_to(out / "log.txt");
+  }
   log_info("run {}: {}", config.train.name, out.string());
   for (const auto& line : source.describe())
     log_line(line);
-  source.save_index();
-  const auto sample = drafter_settings.init == "target" ? pick_sample(source) : torch::Tensor();
-  auto drafter = model::build_drafter(
-      drafter_settings, std::move(drafter_config), target, sample,
+  if (seats.is_first()) source.save_index();
+  const bool begins_with_layers = drafter_settings.init == "target";
+  const auto sample = begins_with_layers ? pick_sample(source) : torch::Tensor();
+  std::optional<model::Target> whole;
+  if (begins_with_layers && seats.is_split()) whole = model::Target::load(config.target);
+  const auto drafter = model::build_drafter(
+      drafter_settings, std::move(drafter_config), whole ? *whole : target, sample,
       static_cast<uint64_t>(config.train.seed));
+  whole.reset();
   log_drafter(drafter);
+  if (seats.num_ranks() > 1)
+    log_info(
+        "drafters {} to {} of {} train here", seats.first_rank(),
+        seats.first_rank() + seats.num_drafters() - 1, seats.num_ranks());
 
   if (const auto shapes = pipeline::choose_batch_shapes(source); !shapes.empty())
     log_info("{}", pipeline::describe_shapes(shapes, source));
@@ -192,35 +174,41 @@ void run_train(RunConfig config, const Flags& flags) {
   if (config.memory.budget != "0") memory::limit_host_bytes(budget);
   auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
-  auto loader_source = source.share();
-  std::unique_ptr<pipeline::Pipeline> ahead;  // outlives the trainer, which takes from it
-  train::Trainer trainer(target, std::move(drafter), std::move(source), loss, config.train, stamp);
-  trainer.use_plan(
-      {model::parse_attention_method(config.attention.method), plan.shape.recomputes_layers});
-  trainer.count_trees_of(config.eval.tree_budget);
-  if (held_out) trainer.evaluate_on(std::move(*held_out));
-  if (checkpoint) {
-    check_resumed_steps(
-        train::read_schedule(*checkpoint).total_steps, trainer.total_steps(), allow_change);
-    write_file_atomically(out / "settings.toml", write_settings(fields));
-    trainer.resume(*checkpoint);
-  } else if (flags.resume) {
+  if (!checkpoint && flags.resume)
     log_info("no complete checkpoint in {}: the run begins anew", out.string());
-  }
-  const StopSignals signals;
-  ahead = start_pipeline(config.pipeline, plan, target, std::move(loader_source), trainer);
-  const bool is_done = trainer.run([&] { return signals.is_requested(); });
-  if (ahead) {
-    log_info(
-        "{}",
-        pipeline::describe_bottleneck(ahead->stage_seconds(), {config.pipeline.target_workers, 1}));
-  }
-  if (is_done) {
-    print_result("trained {} steps: {}", trainer.total_steps(), (out / "export").string());
+  const auto outcome = run_drafters(
+      {seats, config, target, drafter, std::move(source), std::move(held_out), plan, loss, stamp,
+       checkpoint, allow_change, write_settings(fields)});
+  if (!seats.is_first()) return;
+  if (outcome.is_done) {
+    print_result("trained {} steps: {}", outcome.total_steps, (out / "export").string());
   } else {
     print_result(
-        "stopped after step {} of {}; --resume goes on", trainer.progress().step,
-        trainer.total_steps());
+        "stopped after step {} of {}; --resume goes on", outcome.step, outcome.total_steps);
+  }
+}
+
+}  // namespace
+
+void run_train(RunConfig config, const Flags& flags) {
+  keep_lines_for_copy();
+  const bool serves = config.pipeline.role == "target";
+  require(config.target.path, "target.path", "a Hugging Face folder");
+  if (!serves) require(config.data.path, "data.path", "a dataset folder");
+  if (!serves) require(config.train.out, "train.out", "a run folder");
+  config.loss.check();
+  config.pipeline.check(config.target);
+  const FieldList fields = list_fields(config);
+  Seats seats(config.pipeline);
+  try {
+    seats.check_settings(settings_as_text(fields));
+    if (serves)
+      run_targets(seats, config);
+    else
+      train_drafters(config, flags, seats);
+  } catch (const std::exception& error) {
+    seats.announce_end(error.what());
+    throw;
   }
   stop_log_copy();
 }

@@ -85,11 +85,13 @@ MemoryPlan plan_memory(const StepShape& shape) {
   Ledger ledger;
   add_state(ledger, shape);
   plan.state = ledger.live();
+  add_other_drafters(ledger, shape);
   add_target_forward(ledger, shape);
   plan.target_forward = ledger.peak();
   plan.parts = ledger.parts_at_peak();
   Ledger step;
   add_state(step, shape);
+  add_other_drafters(step, shape);
   add_batches_ahead(step, shape);
   add_target_forward(step, shape);
   const int64_t before = step.peak();
@@ -98,12 +100,16 @@ MemoryPlan plan_memory(const StepShape& shape) {
   if (step.peak() > plan.target_forward) plan.parts = step.parts_at_peak();
   Ledger update;
   add_state(update, shape);
+  add_other_drafters(update, shape);
   add_batches_ahead(update, shape);
   plan.update = update.live();
   // A snapshot of weights, masters and moments is written while training goes on.
   const int64_t snapshot = count_drafter_parameters(shape.drafter) *
                            (shape.element_bytes + (shape.element_bytes == 4 ? 0 : 4) + 8);
   plan.saving = std::max(plan.target_forward, plan.drafter_step) + snapshot;
+  // A state in shards is gathered before it is copied.
+  if (shape.optimizer_shards > 1)
+    plan.saving += snapshot - count_drafter_parameters(shape.drafter) * shape.element_bytes;
   if (!shape.has_target_copy)
     plan.mapped = count_target_parameters(shape.target) * shape.target_element_bytes;
   plan.step_flops = count_step_flops(shape);
@@ -183,6 +189,9 @@ std::string print_plan(const MemoryPlan& plan, int64_t budget) {
     text += fmt::format(
         "{} target workers run ahead, and up to {} batches wait\n", s.target_workers,
         s.waiting_batches);
+  if (s.drafters > 1) text += fmt::format("{} drafters share this memory\n", s.drafters);
+  if (s.optimizer_shards > 1)
+    text += fmt::format("masters and moments are divided among {} ranks\n", s.optimizer_shards);
   text += fmt::format("budget: {}\n", print_bytes(budget));
   return text;
 }

@@ -153,9 +153,10 @@ int64_t count_target_parameters(const formats::TargetConfig& config) {
 void add_state(Ledger& ledger, const StepShape& s) {
   const int64_t P = count_drafter_parameters(s.drafter);
   ledger.add("weights", P * s.element_bytes);
-  if (s.element_bytes != kFloat) ledger.add("float32 masters", P * kFloat);
+  const int64_t own = (P + s.optimizer_shards - 1) / s.optimizer_shards;
+  if (s.element_bytes != kFloat) ledger.add("float32 masters", own * kFloat);
   ledger.add("gradient sums", P * kFloat);
-  ledger.add("moments", 2 * P * kFloat);
+  ledger.add("moments", 2 * own * kFloat);
   if (s.has_target_copy)
     ledger.add("target weights", count_target_parameters(s.target) * s.target_element_bytes);
   if (s.element_bytes != s.target_element_bytes)
@@ -190,6 +191,17 @@ void add_target_forward(Ledger& ledger, const StepShape& s) {
     ledger.drop(kFeatures, (captured + 1) * states);
   }
   ledger.add(kFeatures, s.rows() * (s.drafter.hidden_size * s.element_bytes + 4 * kLong + kFloat));
+}
+
+void add_other_drafters(Ledger& ledger, const StepShape& s) {
+  if (s.drafters == 1) return;
+  StepShape drafter = s;
+  drafter.has_target_copy = false;
+  Ledger state, step;
+  add_state(state, drafter);
+  add_target_forward(step, drafter);
+  add_drafter_step(step, drafter);
+  ledger.add("further drafters", (s.drafters - 1) * (state.live() + step.peak()));
 }
 
 void add_batches_ahead(Ledger& ledger, const StepShape& s) {

@@ -24,6 +24,9 @@ struct StepShape {
   // Of a pipeline, where it uses the same memory:
   int64_t waiting_batches = 0;  // made by the target, not yet taken by the drafter
   int64_t target_workers = 0;   // forwards of the target beside the drafter's step; 0 = in turn
+  // Of several drafters:
+  int64_t drafters = 1;          // that share this memory, each with all of the above
+  int64_t optimizer_shards = 1;  // ranks that masters and moments are divided among
 
   int64_t rows() const { return blocks * drafter.block_size; }
 };
@@ -36,6 +39,9 @@ void add_state(Ledger& ledger, const StepShape& shape);
 
 /// The target's forward over a batch: leaves the features, teacher states and embedded blocks.
 void add_target_forward(Ledger& ledger, const StepShape& shape);
+
+/// The state and the steps of the further drafters in the same memory.
+void add_other_drafters(Ledger& ledger, const StepShape& shape);
 
 /// Batches that wait, and the target's forwards over further ones, while a drafter is at its step.
 void add_batches_ahead(Ledger& ledger, const StepShape& shape);

@@ -44,4 +44,12 @@ TrainBatch make_train_batch(
     const std::vector<int64_t>& target_layer_ids,
     torch::ScalarType drafter_dtype);
 
+/// The same from states [B, S, ..] that somebody has already; of the target only the embedding is
+/// used.
+TrainBatch join_train_batch(
+    const model::Target& target,
+    data::SourceBatch batch,
+    const model::TargetStates& states,
+    torch::ScalarType drafter_dtype);
+
 }  // namespace draftsmith::pipeline

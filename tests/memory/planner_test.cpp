@@ -122,6 +122,28 @@ TEST(Planner, LetsTargetsRunAheadOnlyWhereThatDisplacesNothing) {
   EXPECT_EQ(small.peak(), in_turn.peak());
 }
 
+TEST(Planner, DividesMastersAndMomentsAmongRanks) {
+  auto shape = reference_shape();
+  const int64_t P = count_drafter_parameters(shape.drafter);
+  const auto whole = plan_memory(shape);
+  shape.optimizer_shards = 8;
+  const auto sharded = plan_memory(shape);
+  // Of 12 bytes a parameter seven eighths are elsewhere.
+  EXPECT_NEAR(static_cast<double>(whole.state - sharded.state), 10.5 * static_cast<double>(P), 100);
+  EXPECT_EQ(sharded.drafter_step - sharded.state, whole.drafter_step - whole.state);
+  EXPECT_NE(print_plan(sharded, 1000 * kGiB).find("among 8 ranks"), std::string::npos);
+}
+
+TEST(Planner, CountsEveryDrafterThatSharesTheMemory) {
+  auto shape = reference_shape();
+  const auto one = plan_memory(shape);
+  shape.drafters = 3;
+  const auto three = plan_memory(shape);
+  EXPECT_GE(three.drafter_step, one.drafter_step + 2 * (one.state + 1 * kGiB));
+  EXPECT_LE(three.drafter_step, 3 * one.drafter_step);
+  EXPECT_NE(print_plan(three, 1000 * kGiB).find("3 drafters"), std::string::npos);
+}
+
 TEST(Planner, PrintsThePartsAndTheChoice) {
   auto shape = reference_shape();
   const auto plan = choose_plan(shape, {}, 1000 * kGiB);
