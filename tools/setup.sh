@@ -8,7 +8,8 @@ cd "$root"
 
 # Debian 12 (bookworm) pins the versions of these: its packages only get security fixes.
 packages=(build-essential cmake ninja-build ccache python3 python3-venv libcli11-dev libspdlog-dev
-          libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libhwy-dev libgtest-dev libbenchmark-dev)
+          libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libhwy-dev libgtest-dev libbenchmark-dev
+          libgloo-dev)
 
 run_as_root=()  # or sudo, once a package had to be installed
 

@@ -25,6 +25,7 @@ namespace {
 constexpr size_t kMostPoints = 1000;  // of a curve
 constexpr const char* kMarker = "<meta name=\"generator\" content=\"draftsmith report\">";
 constexpr const char* kSlots = "accuracy_by_slot";
+constexpr const char* kWait = "wait";
 
 /// The lines of metrics.jsonl; one that a running or killed process left unfinished is skipped.
 std::vector<Json> read_lines(const fs::path& run) {
@@ -107,6 +108,17 @@ Json run_as_json(const fs::path& folder) {
     }
     slots.push_back(slot);
   }
+  Json waits = Json::object();  // worker -> share at each line
+  for (const Json& line : lines) {
+    const Json of_line = line.value(kWait, Json::object());
+    for (const auto& [worker, share] : of_line.items())
+      waits[worker] = Json::array();
+  }
+  for (auto& [worker, shares] : waits.items())
+    for (const Json& line : lines) {
+      const Json of_line = line.value(kWait, Json::object());
+      shares.push_back(number_or_null(of_line.value(worker, Json())));
+    }
   const auto name = settings.find("train.name");
   return {
       {"name",
@@ -115,6 +127,7 @@ Json run_as_json(const fs::path& folder) {
       {"settings", settings},
       {"steps", values["step"]},
       {"values", values},
+      {"waits", waits},
       {kSlots, by_slot},
       {"slots", slots}};
 }

@@ -114,6 +114,7 @@ FieldList list_fields(RunConfig& config) {
   eval::add_fields(fields, config.eval);
   eval::add_fields(fields, config.generate);
   pipeline::add_fields(fields, config.extract);
+  pipeline::add_fields(fields, config.pipeline);
   return fields;
 }
 

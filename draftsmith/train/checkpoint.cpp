@@ -44,7 +44,8 @@ Json state_as_json(const TrainState& state) {
       {"dataset", stamp.dataset},
       {"target", stamp.target},
       {"build", {{"commit", stamp.commit}, {"is_changed", stamp.is_changed}}},
-      {"plan", {{"chunk_rows", stamp.chunk_rows}, {"recomputes_layers", stamp.recomputes_layers}}}};
+      {"plan", {{"chunk_rows", stamp.chunk_rows}, {"recomputes_layers", stamp.recomputes_layers}}},
+      {"ranks", stamp.ranks}};
 }
 
 Json make_manifest(const fs::path& folder) {
@@ -158,6 +159,7 @@ RunStamp read_stamp(const fs::path& folder) {
   const auto plan = json.object("plan");
   stamp.chunk_rows = plan.integer("chunk_rows", 0, INT64_MAX);
   stamp.recomputes_layers = plan.boolean_or("recomputes_layers", false);
+  stamp.ranks = json.integer_or("ranks", 1, 1, INT64_MAX);
   return stamp;
 }
 

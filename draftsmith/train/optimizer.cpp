@@ -2,85 +2,160 @@
 #include "draftsmith/train/optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "draftsmith/base/error.h"
 
 namespace draftsmith::train {
+namespace {
 
-AdamW::AdamW(const Parameters& parameters, const AdamWSettings& settings)
+std::vector<torch::Tensor> detach_all(const AdamW::Parameters& parameters) {
+  std::vector<torch::Tensor> weights;
+  for (const auto& [name, weight] : parameters)
+    weights.push_back(weight.detach());
+  return weights;
+}
+
+}  // namespace
+
+AdamW::AdamW(const Parameters& parameters, const AdamWSettings& settings, pipeline::Ranks ranks)
     : settings_(settings),
-      has_masters_(
-          !parameters.empty() && parameters.front().second.scalar_type() != torch::kFloat) {
-  for (const auto& [name, weight] : parameters) {
-    names_.push_back(name);
-    weights_.push_back(weight.detach());
-    masters_.push_back(has_masters_ ? weight.detach().to(torch::kFloat) : weight.detach());
-    gradients_.push_back(torch::zeros_like(masters_.back()));
-    first_.push_back(torch::zeros_like(masters_.back()));
-    second_.push_back(torch::zeros_like(masters_.back()));
+      ranks_(std::move(ranks)),
+      weights_(detach_all(parameters)),
+      gradients_(weights_, ranks_, is_sharded()),
+      has_masters_(!weights_.empty() && weights_.front().scalar_type() != torch::kFloat) {
+  std::vector<Slice> slices;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    names_.push_back(parameters[i].first);
+    slices.push_back({i, 0, weights_[i].numel()});
   }
+  if (is_sharded()) slices = gradients_.plan().slices_of(ranks_.rank());
+  for (const Slice& slice : slices) {
+    Part part;
+    part.slice = slice;
+    part.weight = cut(weights_[slice.parameter], slice);
+    part.master = has_masters_ ? part.weight.to(torch::kFloat) : part.weight;
+    part.gradient = cut(gradients_.sums()[slice.parameter], slice);
+    part.first = torch::zeros_like(part.master);
+    part.second = torch::zeros_like(part.master);
+    parts_.push_back(std::move(part));
+  }
+}
+
+torch::Tensor AdamW::cut(const torch::Tensor& whole, const Slice& slice) const {
+  return is_sharded() ? whole.view(-1).narrow(0, slice.begin, slice.count) : whole;
 }
 
 void AdamW::accumulate(const std::vector<torch::Tensor>& gradients) {
-  DS_CHECK(gradients.size() == gradients_.size());
-  for (size_t i = 0; i < gradients.size(); ++i)
-    if (gradients[i].defined()) gradients_[i].add_(gradients[i]);
-}
-
-void AdamW::clear_gradients() {
-  for (auto& gradient : gradients_)
-    gradient.zero_();
-}
-
-double AdamW::gradient_norm(double scale) const {
-  double square_sum = 0;
-  for (const auto& gradient : gradients_) {
-    const double norm = gradient.norm().item<double>();
-    square_sum += norm * norm;
-  }
-  return scale * std::sqrt(square_sum);
+  DS_CHECK(gradients.size() == weights_.size());
+  for (size_t i = gradients.size(); i-- > 0;)
+    add_gradient(i, gradients[i]);
 }
 
 void AdamW::step(double lr, double scale, double norm) {
   const at::NoGradGuard no_grad;
   if (settings_.clip_norm > 0) scale *= std::min(1.0, settings_.clip_norm / (norm + 1e-6));
   ++num_steps_;
-  std::vector<torch::Tensor> steps;
-  for (size_t i = 0; i < gradients_.size(); ++i) {
-    gradients_[i].mul_(scale);
+  std::vector<torch::Tensor> masters, gradients, first, second, steps;
+  for (Part& part : parts_) {
+    part.gradient.mul_(scale);
+    masters.push_back(part.master);
+    gradients.push_back(part.gradient);
+    first.push_back(part.first);
+    second.push_back(part.second);
     steps.push_back(torch::full({}, static_cast<double>(num_steps_), torch::kFloat));
   }
-  at::_fused_adamw_(
-      masters_, gradients_, first_, second_, /*max_exp_avg_sqs=*/{}, steps, lr, settings_.beta1,
-      settings_.beta2, settings_.weight_decay, settings_.eps, /*amsgrad=*/false,
-      /*maximize=*/false);
+  if (!parts_.empty()) {
+    at::_fused_adamw_(
+        masters, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, lr, settings_.beta1,
+        settings_.beta2, settings_.weight_decay, settings_.eps, /*amsgrad=*/false,
+        /*maximize=*/false);
+  }
   if (has_masters_)
-    for (size_t i = 0; i < weights_.size(); ++i)
-      weights_[i].copy_(masters_[i]);
+    for (Part& part : parts_)
+      part.weight.copy_(part.master);
+  if (is_sharded()) gather_weights();
   clear_gradients();
 }
 
+void AdamW::gather_weights() {
+  const auto& plan = gradients_.plan();
+  // The gradients were used: their memory carries the weights, which take no more.
+  std::vector<torch::Tensor> carriers;
+  for (const auto& bucket : gradients_.buckets())
+    carriers.push_back(
+        bucket.view(weights_.front().scalar_type()).narrow(0, 0, bucket.numel()));
+  const auto in_carrier = [&](const Slice& slice) {
+    const auto& place = plan.places[slice.parameter];
+    return carriers[place.bucket].narrow(0, place.begin + slice.begin, slice.count);
+  };
+  for (const Part& part : parts_)
+    in_carrier(part.slice).copy_(part.weight);
+  for (const auto& carrier : carriers)
+    ranks_.all_gather(carrier);
+  for (size_t i = 0; i < weights_.size(); ++i)
+    weights_[i].view(-1).copy_(in_carrier({i, 0, weights_[i].numel()}));
+}
+
+std::vector<torch::Tensor> AdamW::gather(torch::Tensor Part::*member) const {
+  std::vector<torch::Tensor> whole;
+  if (!is_sharded()) {
+    for (const Part& part : parts_)
+      whole.push_back(part.*member);
+    return whole;
+  }
+  const auto& plan = gradients_.plan();
+  for (const auto& weight : weights_)
+    whole.push_back(
+        ranks_.is_first() ? torch::empty(weight.sizes(), weight.options().dtype(torch::kFloat))
+                          : torch::Tensor());
+  for (size_t b = 0; b < plan.sizes.size(); ++b) {
+    const auto carrier = torch::zeros_like(gradients_.buckets()[b]);
+    for (const Part& part : parts_) {
+      const auto& place = plan.places[part.slice.parameter];
+      if (place.bucket == b)
+        carrier.narrow(0, place.begin + part.slice.begin, part.slice.count).copy_(part.*member);
+    }
+    ranks_.all_gather(carrier);
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const auto& place = plan.places[i];
+      if (place.bucket == b && whole[i].defined())
+        whole[i].view(-1).copy_(carrier.narrow(0, place.begin, place.count));
+    }
+  }
+  return whole;
+}
+
 formats::NamedTensors AdamW::state() const {
+  const at::NoGradGuard no_grad;
+  std::vector<torch::Tensor> masters;
+  if (has_masters_) masters = gather(&Part::master);
+  const auto first = gather(&Part::first);
+  const auto second = gather(&Part::second);
   formats::NamedTensors state;
+  if (!ranks_.is_first()) return state;
   for (size_t i = 0; i < names_.size(); ++i) {
-    if (has_masters_) state.emplace_back("master." + names_[i], masters_[i]);
-    state.emplace_back("exp_avg." + names_[i], first_[i]);
-    state.emplace_back("exp_avg_sq." + names_[i], second_[i]);
+    if (has_masters_) state.emplace_back("master." + names_[i], masters[i]);
+    state.emplace_back("exp_avg." + names_[i], first[i]);
+    state.emplace_back("exp_avg_sq." + names_[i], second[i]);
   }
   return state;
 }
 
 void AdamW::load_state(const formats::SafetensorsReader& reader, int64_t num_steps) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < names_.size(); ++i) {
-    if (has_masters_) {
-      masters_[i].copy_(reader.tensor("master." + names_[i], masters_[i].sizes()));
-      weights_[i].copy_(masters_[i]);
-    }
-    first_[i].copy_(reader.tensor("exp_avg." + names_[i], first_[i].sizes()));
-    second_[i].copy_(reader.tensor("exp_avg_sq." + names_[i], second_[i].sizes()));
+  for (Part& part : parts_) {
+    const size_t i = part.slice.parameter;
+    const auto read = [&](const char* kind) {
+      const auto whole = reader.tensor(kind + names_[i], weights_[i].sizes());
+      return cut(whole.contiguous(), part.slice);
+    };
+    if (has_masters_) part.master.copy_(read("master."));
+    part.first.copy_(read("exp_avg."));
+    part.second.copy_(read("exp_avg_sq."));
   }
+  if (has_masters_)
+    for (size_t i = 0; i < weights_.size(); ++i)
+      weights_[i].copy_(reader.tensor("master." + names_[i], weights_[i].sizes()));
   num_steps_ = num_steps;
 }
 

@@ -51,7 +51,10 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
   fields.add(
       "max_steps", settings.max_steps, "optimizer steps, whatever epochs says; 0 = from epochs",
       kAtLeastZero);
-  fields.add("accumulation", settings.accumulation, "batches per optimizer step", kAtLeastOne);
+  fields.add(
+      "accumulation", settings.accumulation,
+      "batches of each rank per optimizer step, which takes ranks x accumulation of them",
+      kAtLeastOne);
   fields.add("lr", settings.lr, "peak learning rate", kAtLeastZero);
   fields.add("warmup", settings.warmup, "share of all steps that warms up", kShare);
   fields.add_choice(
@@ -76,6 +79,10 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
       "eval.tree_budget nodes");
   fields.add("log_every", settings.log_every, "steps between lines of metrics.jsonl", kAtLeastOne);
   fields.add("seed", settings.seed, "seed of the drafter's random weights", kAtLeastZero);
+  fields.add(
+      "shard_optimizer", settings.shard_optimizer,
+      "each rank keeps masters and moments of its share of the parameters only (ZeRO-1); the same "
+      "weights for less memory");
   fields.add("allow_change", settings.allow_change, "settings that may differ on --resume");
 }
 

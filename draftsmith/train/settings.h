@@ -43,6 +43,7 @@ struct TrainSettings {
   std::string eval_method = "chain";
   int64_t log_every = 10;  // steps
   int64_t seed = 0;
+  bool shard_optimizer = false;
   std::vector<std::string> allow_change;
 };
 
