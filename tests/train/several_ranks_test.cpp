@@ -148,7 +148,8 @@ TEST(SeveralRanks, MakeTheStepOfOneHoweverSequencesAreShared) {
     // The first moment after one step is the gradient times a constant.
     const auto moments = read_newest(out(way), "optimizer.safetensors");
     const auto expected_moments = read_newest(out(whole), "optimizer.safetensors");
-    for (const auto& [name, parameter] : testing::make_tiny_drafter(tiny_target()).parameters())
+    const auto like = testing::make_tiny_drafter(tiny_target());
+    for (const auto& [name, parameter] : like.parameters())
       EXPECT_LE(
           testing::relative_difference(
               moments.tensor("exp_avg." + name), expected_moments.tensor("exp_avg." + name)),
@@ -225,7 +226,8 @@ TEST(SeveralRanks, EightOnTheCpuTakeEachBatchOnce) {
   EXPECT_EQ(eight.sequences, one.sequences);
   const auto weights = read_newest(folder / "eight", "model.safetensors");
   const auto expected = read_newest(folder / "one", "model.safetensors");
-  for (const auto& [name, parameter] : testing::make_tiny_drafter(tiny_target()).parameters())
+  const auto like = testing::make_tiny_drafter(tiny_target());
+  for (const auto& [name, parameter] : like.parameters())
     EXPECT_LE(testing::relative_difference(weights.tensor(name), expected.tensor(name)), 1e-4)
         << name;
 }
