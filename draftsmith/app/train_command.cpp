@@ -19,6 +19,7 @@
 #include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/ops/sdp_backend.h"
 #include "draftsmith/pipeline/target_states.h"
 #include "draftsmith/train/checkpoint_list.h"
 #include "draftsmith/train/trainer.h"
@@ -73,6 +74,17 @@ void log_drafter(const model::Drafter& drafter) {
       "drafter: {} parameters, {} layers, blocks of {}, mask token {}, sees target layers {}",
       drafter.num_parameters(), drafter.config().num_layers, drafter.config().block_size,
       drafter.config().mask_token_id, fmt::join(drafter.config().target_layer_ids, ", "));
+}
+
+/// Says how draft blocks attend. Errors: DeviceError for a backend that must be allowed.
+void check_attention(const model::AttentionSettings& settings, const model::Drafter& drafter) {
+  if (settings.method != "gather") return log_info("attention of blocks: {}", settings.method);
+  const auto device = drafter.parameters().front().second.device();
+  const auto backend = ops::find_gather_backend(device, drafter.dtype(), drafter.config().head_dim);
+  ops::check_gather_backend(backend, device.type(), settings.allow_math);
+  log_info(
+      "attention of blocks: gather, by the {} backend of scaled_dot_product_attention on {}",
+      ops::name_of(backend), device.str());
 }
 
 /// The memory plan of a run. One that goes on keeps the plan of its checkpoint, whatever memory is
@@ -135,8 +147,8 @@ void run_train(RunConfig config, const Flags& flags) {
   const auto plan = choose_run_plan(shape, config.memory, budget, saved);
   stamp.chunk_rows = plan.shape.chunk_rows;
   stamp.recomputes_layers = plan.shape.recomputes_layers;
-  const auto target = pipeline::open_target(
-      config.target, config.data.path, drafter_config.target_layer_ids);
+  const auto target =
+      pipeline::open_target(config.target, config.data.path, drafter_config.target_layer_ids);
 
   prepare_run_folder(out, flags.resume);
   if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
@@ -150,6 +162,7 @@ void run_train(RunConfig config, const Flags& flags) {
       drafter_settings, std::move(drafter_config), target, sample,
       static_cast<uint64_t>(config.train.seed));
   log_drafter(drafter);
+  check_attention(config.attention, drafter);
 
   log_info("memory plan:\n{}", memory::print_plan(plan, budget));
   if (config.memory.budget != "0") memory::limit_host_bytes(budget);
