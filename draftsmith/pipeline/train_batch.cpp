@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/pipeline/train_batch.h"
 
-#include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/stage.h"
 #include "draftsmith/pipeline/target_states.h"
 
 namespace draftsmith::pipeline {
@@ -17,7 +17,7 @@ TrainBatch make_train_batch(
   result.source = batch.source;
   result.at = batch.at;
   result.next = batch.next;
-  memory::name_host_phase("the target's forward");
+  const memory::Stage stage("the target's forward");
   const auto states = find_target_states(target, result.tokens, target_layer_ids);
   const auto join = [&](const torch::Tensor& rows) {
     return rows.to(drafter_dtype).flatten(0, 1).unsqueeze(0);

@@ -10,8 +10,10 @@
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/progress.h"
 #include "draftsmith/base/stopwatch.h"
+#include "draftsmith/memory/stage.h"
 #include "draftsmith/train/checkpoint_list.h"
 #include "draftsmith/train/evaluation.h"
+#include "draftsmith/train/step_trace.h"
 
 namespace draftsmith::train {
 namespace fs = std::filesystem;
@@ -31,7 +33,8 @@ AdamWSettings make_adamw_settings(const TrainSettings& settings) {
       .beta1 = settings.betas[0],
       .beta2 = settings.betas[1],
       .weight_decay = settings.weight_decay,
-      .clip_norm = settings.clip_norm};
+      .clip_norm = settings.clip_norm,
+      .splits_masters = settings.split_masters};
 }
 
 bool is_finite(const model::Drafter& drafter) {
@@ -105,7 +108,10 @@ MetricSums Trainer::run_micro_steps(BadStep& step, std::vector<MetricSums>& by_s
   for (int64_t i = 0; i < settings_.accumulation; ++i) {
     if (i > 0 && is_past_end(progress_.cursor)) break;  // the last step takes what is left
     Stopwatch watch;
-    auto source_batch = source_.read(progress_.cursor, rule);
+    auto source_batch = [&] {
+      const memory::Stage stage("reading a batch");
+      return source_.read(progress_.cursor, rule);
+    }();
     sums.times.data += watch.restart();
     const auto batch = pipeline::make_train_batch(
         target_, std::move(source_batch), drafter_.config().target_layer_ids, drafter_.dtype());
@@ -123,6 +129,7 @@ MetricSums Trainer::run_micro_steps(BadStep& step, std::vector<MetricSums>& by_s
 }
 
 bool Trainer::run_step(LoggedSteps& line) {
+  const memory::Stage stage("step");
   BadStep step{
       .weights_step = progress_.step,
       .first_batch = progress_.batches,
@@ -144,7 +151,10 @@ bool Trainer::run_step(LoggedSteps& line) {
   failed_in_a_row_ = 0;
   line.lr = schedule_.lr(progress_.step);
   line.gradient_norm = norm;
-  optimizer_.step(line.lr, scale, norm);
+  {
+    const memory::Stage stage("the optimizer's update");
+    optimizer_.step(line.lr, scale, norm);
+  }
   sums.times.optimizer += watch.seconds();
   ++progress_.step;
   progress_.tokens += sums.tokens;
@@ -216,6 +226,7 @@ void Trainer::report(RunLog& log, LoggedSteps& line, double seconds) {
 bool Trainer::run(const std::function<bool()>& should_stop) {
   check_room(settings_.out, needed_bytes(drafter_, optimizer_, settings_.keep_last));
   RunLog log(settings_.out, progress_.step);
+  StepTrace trace(fs::path(settings_.out) / "trace.json", settings_.profile_steps);
   const int64_t total = total_steps();
   Progress bar("training", total, "steps", progress_.step);
   LoggedSteps line;
@@ -224,7 +235,9 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
   const double seconds_before = progress_.seconds;
   while (progress_.step < total && !should_stop()) {
     writer_.check();
-    if (!run_step(line)) continue;
+    const bool is_applied = run_step(line);
+    trace.end_step();
+    if (!is_applied) continue;
     progress_.seconds = seconds_before + bar.seconds();
     if (shown.blocks == 0) shown = line.sums;
     bar.update(

@@ -27,6 +27,8 @@ struct RunOptions {
   int64_t eval_every = 1000;
   std::string eval_method = "chain";
   int64_t tree_budget = 0;
+  bool split_masters = false;
+  int64_t profile_steps = 0;
 };
 
 /// A trainer of 10 sequences, 2 in a batch.
@@ -49,6 +51,8 @@ inline std::unique_ptr<train::Trainer> make_trainer(
   settings.log_every = 1;
   settings.eval_every = options.eval_every;
   settings.eval_method = options.eval_method;
+  settings.split_masters = options.split_masters;
+  settings.profile_steps = options.profile_steps;
   data_settings.held_out = options.held_out;
   data::BatchSource source(
       data::TokenDataset::open(dataset, ""), data_settings, target.config().vocab_size);
