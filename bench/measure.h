@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -43,6 +44,20 @@ inline void measure(std::vector<Contender>& contenders, int repeats) {
   }
 }
 
+/// A value in bytes of /proc/self/status: VmRSS, what is resident now, or VmHWM, the most since the
+/// start or the last `restart_resident_peak`.
+inline int64_t read_status_bytes(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    if (word != key + ":") continue;
+    int64_t kilobytes = 0;
+    file >> kilobytes;
+    return kilobytes * 1024;
+  }
+  return 0;
+}
+inline void restart_resident_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
 /// Rows of a Markdown table, printed as they come.
 inline void print_row(const std::vector<std::string>& cells) {
   fmt::print("| {} |\n", fmt::join(cells, " | "));
@@ -57,6 +72,15 @@ inline void print_header(const std::vector<std::string>& cells) {
 inline torch::Tensor random_bfloat16(at::IntArrayRef shape, double scale, uint64_t seed) {
   const auto generator = at::detail::createCPUGenerator(seed);
   return torch::empty(shape, torch::kBFloat16).normal_(0, scale, generator);
+}
+
+/// FLOP/s of a large bfloat16 product: what floors are stated in.
+inline double measure_gemm_rate() {
+  const auto x = random_bfloat16({2048, 1024}, 1, 1);
+  const auto weight = random_bfloat16({3072, 1024}, 1, 2);
+  std::vector<Contender> product = {{"", [&] { torch::mm(x, weight.t()); }}};
+  measure(product, 15);
+  return 2.0 * 2048 * 1024 * 3072 / product[0].time();
 }
 
 }  // namespace draftsmith::bench

@@ -29,7 +29,8 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
       {"plan",
        "says how many bytes a run needs, part by part, and what it would choose; trains nothing",
-       {"target", "drafter", "data", "loss", "attention", "memory"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "train.split_masters",
+        "eval.tree_budget"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
        {"target", "drafter", "data", "loss", "attention", "memory", "train", "eval.tree_budget"}},

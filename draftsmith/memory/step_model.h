@@ -21,6 +21,11 @@ struct StepShape {
   bool has_teacher = true;           // KL: the target's final states are needed
   bool recomputes_layers = false;
   bool has_target_copy = false;  // the target's weights are converted, not mapped
+  bool splits_masters = false;   // masters are the weights and 16 bits
+  int64_t tree_budget = 0;       // nodes of the trees that logged steps count
+
+  /// Of a parameter's master, beside its weight.
+  int64_t master_bytes() const { return element_bytes == 4 ? 0 : splits_masters ? 2 : 4; }
 
   int64_t rows() const { return blocks * drafter.block_size; }
 };
@@ -33,6 +38,9 @@ void add_state(Ledger& ledger, const StepShape& shape);
 
 /// The target's forward over a batch: leaves the features, teacher states and embedded blocks.
 void add_target_forward(Ledger& ledger, const StepShape& shape);
+
+/// A forward of the drafter without gradients, and the head, over such a batch.
+void add_evaluation(Ledger& ledger, const StepShape& shape);
 
 /// Forward, head and backward of the drafter over such a batch, to the last gradient added to the
 /// sums; then everything of the batch is dropped.
