@@ -44,19 +44,23 @@ inline void measure(std::vector<Contender>& contenders, int repeats) {
   }
 }
 
-/// A value in bytes of /proc/self/status: VmRSS, what is resident now, or VmHWM, the most since the
-/// start or the last `restart_resident_peak`.
-inline int64_t read_status_bytes(const std::string& key) {
-  std::ifstream file("/proc/self/status");
-  for (std::string word; file >> word;) {
-    if (word != key + ":") continue;
-    int64_t kilobytes = 0;
-    file >> kilobytes;
-    return kilobytes * 1024;
-  }
-  return 0;
+/// The peak of this process's resident memory counts from here.
+inline void reset_resident_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
 }
-inline void restart_resident_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+/// A value in bytes of /proc/self/status; pages of mapped files are included.
+inline int64_t read_status_bytes(const std::string& wanted) {
+  std::ifstream status("/proc/self/status");
+  std::string key;
+  while (status >> key && key != wanted + ":") status.ignore(4096, '\n');
+  int64_t kibibytes = 0;
+  status >> kibibytes;
+  return kibibytes * 1024;
+}
+/// Resident memory now, and its peak.
+inline int64_t resident_bytes() { return read_status_bytes("VmRSS"); }
+inline int64_t resident_peak_bytes() { return read_status_bytes("VmHWM"); }
 
 /// Rows of a Markdown table, printed as they come.
 inline void print_row(const std::vector<std::string>& cells) {

@@ -30,16 +30,16 @@ struct Measured {
 };
 
 Measured measure_steps(const ShapeSizes& sizes) {
-  restart_resident_peak();
+  reset_resident_peak();
   const int64_t tensors = memory::host_bytes().live;
-  const int64_t resident = read_status_bytes("VmRSS");
+  const int64_t resident = resident_bytes();
   ShapedRun run(make_shape(sizes));
   memory::reset_host_peak();  // making random weights is no part of a step
   run.run_step();
   run.run_step();
   return {
       memory::host_bytes().peak - tensors - run.lm_head_bytes(),
-      read_status_bytes("VmHWM") - resident - run.lm_head_bytes()};
+      resident_peak_bytes() - resident - run.lm_head_bytes()};
 }
 
 std::string mebibytes(int64_t bytes) {

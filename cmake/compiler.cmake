@@ -11,12 +11,15 @@ if(DS_CCACHE)
 endif()
 
 add_library(ds_flags INTERFACE)
-target_compile_options(ds_flags INTERFACE -Wall -Wextra -Wconversion -Werror -fopenmp)
+# For C++ alone: nvcc takes other flags.
+set(ds_options -Wall -Wextra -Wconversion -Werror -fopenmp)
 # GCC 12 sees overlaps in std::string concatenation that are not there (GCC bug 105651).
-target_compile_options(ds_flags INTERFACE -Wno-restrict -Wno-stringop-overflow)
+list(APPEND ds_options -Wno-restrict -Wno-stringop-overflow)
 if(DS_CCACHE)
-  target_compile_options(ds_flags INTERFACE -fpch-preprocess)
+  list(APPEND ds_options -fpch-preprocess)
 endif()
+target_compile_options(ds_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${ds_options}>")
+target_compile_options(ds_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 if(DS_SANITIZE)
   target_compile_options(ds_flags INTERFACE -fsanitize=${DS_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(ds_flags INTERFACE -fsanitize=${DS_SANITIZE})

@@ -11,7 +11,7 @@ endif()
 # Exactly one libarrow.so.NNNN is in the wheel; its number changes with every version.
 file(GLOB ds_arrow_library "${ds_site_packages}/pyarrow/libarrow.so.*")
 list(LENGTH ds_arrow_library ds_arrow_count)
-if(NOT ds_arrow_count EQUAL 1)
+if(DS_WITH_ARROW AND NOT ds_arrow_count EQUAL 1)
   message(FATAL_ERROR "Arrow: expected one pyarrow/libarrow.so.N in ${DS_VENV}, got "
                       "'${ds_arrow_library}'. Try removing .venv and running tools/test.")
 endif()
@@ -34,9 +34,11 @@ target_link_libraries(ds_torch INTERFACE
   "${ds_site_packages}/torch/lib/libgomp.so.1")  # the one that libtorch_cpu loads
 
 add_library(ds_arrow INTERFACE)
-target_include_directories(ds_arrow SYSTEM INTERFACE "${ds_site_packages}/pyarrow/include")
-target_link_libraries(ds_arrow INTERFACE "${ds_arrow_library}")
-target_link_options(ds_arrow INTERFACE "LINKER:-rpath,${ds_site_packages}/pyarrow")
+if(DS_WITH_ARROW)
+  target_include_directories(ds_arrow SYSTEM INTERFACE "${ds_site_packages}/pyarrow/include")
+  target_link_libraries(ds_arrow INTERFACE "${ds_arrow_library}")
+  target_link_options(ds_arrow INTERFACE "LINKER:-rpath,${ds_site_packages}/pyarrow")
+endif()
 
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)

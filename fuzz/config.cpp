@@ -23,7 +23,12 @@ void read_config(const uint8_t* data, size_t size) {
       DS_CHECK(config.block_size > 0 && config.is_sliding.size() == size_t(config.num_layers));
       // What is written is read back the same.
       write(folder / "config.json", formats::write_drafter_config(config, "bfloat16"));
-      DS_CHECK(formats::read_drafter_config(folder).target_layer_ids == config.target_layer_ids);
+      must_not_refuse([&] {
+        const auto again = formats::read_drafter_config(folder);
+        DS_CHECK(again.target_layer_ids == config.target_layer_ids);
+        DS_CHECK(again.block_size == config.block_size && again.is_sliding == config.is_sliding);
+        DS_CHECK(again.rope.type == config.rope.type && again.rope.theta == config.rope.theta);
+      });
     }
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "draftsmith/base/atomic_file.h"
 #include "draftsmith/data/dataset_writer.h"
 #include "draftsmith/data/sequence_index.h"
 
@@ -39,6 +40,18 @@ std::filesystem::path good_dataset() {
   return path;
 }
 
+/// The index of `dataset` with some bytes replaced: two bytes of the input say where, one by what.
+std::string damage_index(const data::TokenDataset& dataset, std::string_view input) {
+  const auto path = scratch() / "good-index.bin";
+  data::write_index(path, data::scan_sequences(dataset), dataset);
+  std::string bytes = read_file(path);
+  for (; input.size() >= 3; input.remove_prefix(3)) {
+    const auto place = static_cast<uint8_t>(input[0]) + 256U * static_cast<uint8_t>(input[1]);
+    bytes[place % bytes.size()] = input[2];
+  }
+  return bytes.substr(0, bytes.size() - input.size());
+}
+
 }  // namespace
 
 void read_dataset(const uint8_t* data, size_t size) {
@@ -47,7 +60,7 @@ void read_dataset(const uint8_t* data, size_t size) {
   may_refuse([&] {
     if (input.way == 3) {
       static const auto dataset = data::TokenDataset::open(good_dataset(), "");
-      write(folder / "index.bin", input.rest);
+      write(folder / "index.bin", damage_index(dataset, input.rest));
       const auto index = data::read_index(folder / "index.bin", dataset);
       DS_CHECK(!index || index->lengths == (std::vector<uint32_t>{3, 2}));
       return;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/formats/safetensors.h"
 
-#include <cstring>
-
 #include "fuzz/scratch.h"
 #include "fuzz/targets.h"
 
@@ -23,14 +21,6 @@ void read_all(const formats::SafetensorsReader& reader, size_t file_bytes) {
   }
   volatile uint64_t keep = sum;
   (void)keep;
-}
-
-std::string with_length(std::string_view header, size_t payload) {
-  const uint64_t length = header.size();
-  std::string bytes(sizeof length, '\0');
-  std::memcpy(bytes.data(), &length, sizeof length);
-  bytes += header;
-  return bytes.append(payload, '\x5a');
 }
 
 }  // namespace

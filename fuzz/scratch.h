@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
@@ -39,6 +41,15 @@ inline void write(const std::filesystem::path& path, std::string_view bytes) {
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
+/// A safetensors file with this header and some data behind it.
+inline std::string with_length(std::string_view header, size_t payload) {
+  const uint64_t length = header.size();
+  std::string bytes(sizeof length, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  bytes += header;
+  return bytes.append(payload, '\x5a');
+}
+
 /// The first byte chooses one of `count` ways to use the rest.
 struct Input {
   Input(const uint8_t* data, size_t size, int count)
@@ -55,6 +66,16 @@ void may_refuse(Function&& function) {
   try {
     function();
   } catch (const Error&) {
+  }
+}
+
+/// Runs a reader of what this program has written, which must not be refused.
+template <class Function>
+void must_not_refuse(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    throw std::logic_error(error.what());
   }
 }
 

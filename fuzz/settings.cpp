@@ -18,7 +18,7 @@ void read_settings(const uint8_t* data, size_t size) {
     write(file, written);
     app::RunConfig again;
     const auto fields_again = app::list_fields(again);
-    app::read_settings_file(file, fields_again);
+    must_not_refuse([&] { app::read_settings_file(file, fields_again); });
     DS_CHECK(app::settings_as_text(fields) == app::settings_as_text(fields_again));
     may_refuse([&] { data::list_datasets(config.data); });
   });

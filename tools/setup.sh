@@ -8,7 +8,10 @@ cd "$root"
 
 # Debian 12 (bookworm) pins the versions of these: its packages only get security fixes.
 packages=(build-essential cmake ninja-build ccache python3 python3-venv libcli11-dev libspdlog-dev
-          libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libhwy-dev libgtest-dev libbenchmark-dev)
+          libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libhwy-dev libgtest-dev libbenchmark-dev
+          libgloo-dev)
+
+run_as_root=()  # or sudo, once a package had to be installed
 
 say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 
@@ -21,7 +24,6 @@ install_packages() {
   done
   [ ${#missing[@]} -eq 0 ] && return
   say "installing Debian packages: ${missing[*]}"
-  local run_as_root=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || {
       echo "set-up: expected root or sudo to install ${missing[*]}, got neither. Try as root: apt-get install ${missing[*]}." >&2
@@ -47,6 +49,25 @@ install_wheels() {
 install_check_tools() {
   install_packages chromium
   install_wheels "$root/.venv-checks" tools/requirements-checks.txt "300 MB"
+}
+
+# What only the tests of tools/deploy need: an ssh server that they start themselves. The service
+# that the package would start is switched off again, unless it was there before.
+install_ssh_server() {
+  if ! command -v /usr/sbin/sshd >/dev/null; then
+    install_packages openssh-server
+    [ ! -d /run/systemd/system ] || "${run_as_root[@]}" systemctl disable --now --quiet ssh || true
+  fi
+  install_packages openssh-client rsync tmux
+}
+
+# nvcc and the libraries of CUDA, beside the wheels that every build needs.
+install_cuda() {
+  install_wheels "$root/.venv-cuda" tools/requirements-cuda.txt "2.5 GB"
+  local toolkit
+  for toolkit in "$root"/.venv-cuda/lib/python3*/site-packages/nvidia/cu13; do
+    ln -sfn lib "$toolkit/lib64"  # where nvcc looks
+  done
 }
 
 # build PRESET [TARGET...]

@@ -29,11 +29,12 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> list = {
       {"plan",
        "says how many bytes a run needs, part by part, and what it would choose; trains nothing",
-       {"target", "drafter", "data", "loss", "attention", "memory", "train.split_masters",
-        "eval.tree_budget"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "pipeline",
+        "train.shard_optimizer", "train.split_masters", "eval.tree_budget"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
-       {"target", "drafter", "data", "loss", "attention", "memory", "train", "eval.tree_budget"}},
+       {"target", "drafter", "data", "loss", "attention", "memory", "train", "pipeline",
+        "eval.tree_budget"}},
       {"eval",
        "decodes prompts speculatively and plainly: acceptance length, speed, equality",
        {"target", "drafter", "eval"}},
@@ -43,7 +44,7 @@ const std::vector<Command>& commands() {
       {"data",
        "looks at a dataset: counts, lengths, batches, what is wrong with it, and its loss mask",
        {"target", "data"}},
-      {"report", "shows runs as one HTML page with curves, which needs nothing else", {}},
+      {"report", "shows runs and evaluations as one HTML page with curves, which needs nothing else", {}},
       {"export",
        "writes a drafter as a folder that z-lab/dflash, SpecForge, SGLang, vLLM or speculators "
        "load",
@@ -110,10 +111,11 @@ void read_run_settings(const std::filesystem::path& run_folder, const FieldList&
 
 void add_probe_flags(CLI::App& app, Flags& flags) {
   app.add_option("stage", flags.stage, "target, blocks, drafter, loss, tree or decode")->required();
-  app.add_option("--input", flags.input, "safetensors file with the stage's input")->required();
+  app.add_option("--input", flags.input, "safetensors file with the tensors that the stage takes")
+      ->required();
   app.add_option("--output", flags.output, "safetensors file to write")->required();
-  app.add_option("--target", flags.target, "target folder");
-  app.add_option("--drafter", flags.drafter, "drafter folder");
+  app.add_option("--target", flags.target, "target folder (target, drafter and decode)");
+  app.add_option("--drafter", flags.drafter, "drafter folder (blocks, drafter and decode)");
   app.add_option("--dtype", flags.dtype, "float32, bfloat16, or float64 for loss")
       ->capture_default_str();
   app.add_option("--method", flags.method, "chain or tree (decode only)")->capture_default_str();
@@ -124,8 +126,13 @@ void add_probe_flags(CLI::App& app, Flags& flags) {
 }
 
 void add_report_flags(CLI::App& app, Flags& flags) {
-  app.add_option("runs", flags.runs, "run folders, overlaid in every chart")->required();
-  app.add_option("--out", flags.out, "HTML file to write; report.html of the first run if absent");
+  app.add_option(
+         "runs", flags.runs, "run folders, overlaid in every chart, and files of eval --json")
+      ->required();
+  app.add_option(
+      "--out", flags.out,
+      "HTML file to write; if absent, report.html of the first run, or the first file's name with "
+      ".html");
 }
 
 void add_export_flags(CLI::App& app, Flags& flags) {
@@ -200,7 +207,9 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
 
   CLI::App app("draftsmith trains DFlash drafters for speculative decoding.", "draftsmith");
   app.require_subcommand(1);
-  app.footer("draftsmith COMMAND --help explains the settings of a command.");
+  app.footer(  // of the commands, which take it over when they are made
+      "Settings are --section.key=value here, or key = value under [section] in the file of "
+      "--config.");
   app.set_version_flag(
       "--version",
       fmt::format(
@@ -228,6 +237,10 @@ int run_command_line(int argc, const char* const* argv, const BuildInfo& build) 
     add_settings(*sub, command, fields, given);
   }
   add_export_check(app, flags);
+  app.footer(
+      "First generate lets the target write answers, then train learns from them, eval measures "
+      "the drafter,\nand export writes it for a server. draftsmith COMMAND --help explains the "
+      "settings of a command.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

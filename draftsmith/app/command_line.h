@@ -62,8 +62,9 @@ void run_export(RunConfig config, const Flags& flags);
 /// `input` and prints the differences as JSON.
 void run_export_check(const Flags& flags);
 
-/// Writes one HTML file with the curves of `flags.runs`. Errors: DataError for a folder without
-/// metrics, ConfigError for an output that is no report.
+/// Writes one HTML file with the curves of `flags.runs`: folders of runs and files of eval --json.
+/// Errors: DataError for a folder without metrics or another file, ConfigError for an output that
+/// is no report.
 void run_report(const Flags& flags);
 
 /// The drafter folder that `drafter.init` means: a run folder stands for its newest checkpoint.

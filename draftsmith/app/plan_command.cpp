@@ -12,6 +12,7 @@
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/stored_dtype.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/pipeline/split.h"
 #include "draftsmith/train/objective.h"
 
 namespace draftsmith::app {
@@ -67,6 +68,15 @@ memory::StepShape make_step_shape(
   shape.has_target_copy = !stored.empty() && stored != config.target.dtype;
   shape.splits_masters = config.train.split_masters;
   shape.tree_budget = std::min(config.eval.tree_budget, drafter.vocab_size);
+  const auto& pipeline = config.pipeline;
+  if (pipeline.drafter_devices.empty()) shape.drafters = pipeline.drafter_workers;
+  if (config.train.shard_optimizer) shape.optimizer_shards = pipeline.drafter_workers;
+  if (pipeline.target_workers > 0) {
+    // Targets on devices of their own leave only waiting batches with the drafter.
+    const bool is_shared = pipeline.target_devices.empty();
+    shape.target_workers = is_shared ? pipeline.target_workers : 0;
+    shape.waiting_batches = pipeline.queue_batches * (is_shared ? pipeline.drafter_workers : 1);
+  }
   return shape;
 }
 
@@ -90,11 +100,18 @@ void run_plan(RunConfig config, const Flags& flags) {
   const int64_t P = memory::count_drafter_parameters(drafter);
   const int64_t plain_state = P * (2 * shape.element_bytes + 8);
   const Naive naive(shape, std::min(config.data.max_length, shape.context_tokens));
-  double step_seconds = 0;
+  pipeline::StageSeconds stages;
   if (flags.measure) {
     const double rate = measure_gemm_rate(plan.shape, model::parse_dtype(config.drafter.dtype));
-    step_seconds = plan.step_flops / rate;
+    stages.drafter = plan.step_flops / rate;
+    stages.target = memory::count_target_flops(plan.shape) / rate;
   }
+  const double step_seconds = stages.drafter;
+  const int64_t devices =
+      std::max<int64_t>(2, config.pipeline.target_workers + config.pipeline.drafter_workers);
+  const auto split = pipeline::find_best_split(stages, devices);
+  const auto tokens = static_cast<double>(plan.shape.context_tokens);
+  const double split_rate = flags.measure ? tokens * batches_per_s(stages, split) : 0;
   double hours_per_epoch = 0;
   if (flags.measure && !config.data.path.empty()) {
     data::BatchSource source(
@@ -123,6 +140,9 @@ void run_plan(RunConfig config, const Flags& flags) {
             {"tokens_per_batch", plan.shape.context_tokens},
             {"step_flops", plan.step_flops},
             {"step_seconds", step_seconds},
+            {"target_seconds", stages.target},
+            {"split", {{"targets", split.targets}, {"drafters", split.drafters}}},
+            {"tokens_per_s", split_rate},
             {"hours_per_epoch", hours_per_epoch},
             {"whole_logits_bytes", naive.logits},
             {"gathered_keys_bytes", naive.expanded_gather},
@@ -141,6 +161,14 @@ void run_plan(RunConfig config, const Flags& flags) {
     print_result(
         "products of a drafter step: {:.1f} TFLOP, {:.2f} s at the rate measured here",
         plan.step_flops / 1e12, step_seconds);
+  if (flags.measure) {
+    print_result(
+        "products of the target's forward: {:.2f} s; {:.0f} tokens/s in turn on one such device",
+        stages.target, tokens / (stages.target + stages.drafter));
+    print_result(
+        "{} such devices: {} for targets and {} for drafters make {:.0f} tokens/s", devices,
+        split.targets, split.drafters, split_rate);
+  }
   if (hours_per_epoch > 0) print_result("hours per epoch: {:.2f}", hours_per_epoch);
 }
 

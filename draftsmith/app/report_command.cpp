@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "draftsmith/app/command_line.h"
+#include "draftsmith/app/report_evaluation.h"
 #include "draftsmith/app/report_page.h"
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
@@ -24,6 +25,7 @@ namespace {
 constexpr size_t kMostPoints = 1000;  // of a curve
 constexpr const char* kMarker = "<meta name=\"generator\" content=\"draftsmith report\">";
 constexpr const char* kSlots = "accuracy_by_slot";
+constexpr const char* kWait = "wait";
 
 /// The lines of metrics.jsonl; one that a running or killed process left unfinished is skipped.
 std::vector<Json> read_lines(const fs::path& run) {
@@ -55,12 +57,17 @@ std::vector<Json> thin_out(std::vector<Json> lines) {
 
 Json number_or_null(const Json& value) { return value.is_number() ? value : Json(); }
 
+Json slots_of(const Json& line) {
+  const Json slots = line.value(kSlots, Json());
+  return slots.is_array() ? slots : Json::array();
+}
+
 /// Mean of each slot's accuracy over the last tenth of the lines.
 Json mean_slots(const std::vector<Json>& lines) {
   std::vector<double> sums;
   size_t count = 0;
   for (size_t i = lines.size() - (lines.size() + 9) / 10; i < lines.size(); ++i) {
-    const Json slots = lines[i].value(kSlots, Json::array());
+    const Json slots = slots_of(lines[i]);
     sums.resize(std::max(sums.size(), slots.size()));
     for (size_t k = 0; k < slots.size(); ++k)
       sums[k] += slots[k].is_number() ? slots[k].get<double>() : 0;
@@ -96,11 +103,22 @@ Json run_as_json(const fs::path& folder) {
   for (size_t k = 0; k < by_slot.size(); ++k) {
     Json slot = Json::array();
     for (const Json& line : lines) {
-      const Json of_line = line.value(kSlots, Json::array());
+      const Json of_line = slots_of(line);
       slot.push_back(k < of_line.size() ? number_or_null(of_line[k]) : Json());
     }
     slots.push_back(slot);
   }
+  Json waits = Json::object();  // worker -> share at each line
+  for (const Json& line : lines) {
+    const Json of_line = line.value(kWait, Json::object());
+    for (const auto& [worker, share] : of_line.items())
+      waits[worker] = Json::array();
+  }
+  for (auto& [worker, shares] : waits.items())
+    for (const Json& line : lines) {
+      const Json of_line = line.value(kWait, Json::object());
+      shares.push_back(number_or_null(of_line.value(worker, Json())));
+    }
   const auto name = settings.find("train.name");
   return {
       {"name",
@@ -109,6 +127,7 @@ Json run_as_json(const fs::path& folder) {
       {"settings", settings},
       {"steps", values["step"]},
       {"values", values},
+      {"waits", waits},
       {kSlots, by_slot},
       {"slots", slots}};
 }
@@ -126,10 +145,10 @@ void tell_names_apart(Json& runs) {
   }
 }
 
-/// The page with the runs in it. No text of theirs can end the script element it stands in.
-std::string fill_page(const Json& runs) {
+/// The page with runs and evaluations in it. No text of theirs can end the script element it stands in.
+std::string fill_page(const Json& shown) {
   std::string json;
-  for (const char c : runs.dump())
+  for (const char c : shown.dump(-1, ' ', false, Json::error_handler_t::replace))
     json += c == '<' ? std::string("\\u003c") : std::string(1, c);
   std::string page = kReportPage;
   const std::string place = "__RUNS__";
@@ -145,20 +164,31 @@ void refuse_foreign_file(const fs::path& file) {
        .where = file.string()});
 }
 
+fs::path choose_output(const Flags& flags) {
+  if (!flags.out.empty()) return flags.out;
+  const fs::path first = flags.runs.front();
+  return fs::is_regular_file(first) ? fs::path(first).replace_extension(".html")
+                                    : first / "report.html";
+}
+
 }  // namespace
 
 void run_report(const Flags& flags) {
   Json runs = Json::array();
-  for (const std::string& folder : flags.runs) {
-    fs::path path = fs::absolute(folder).lexically_normal();
+  Json evaluations = Json::array();
+  for (const std::string& name : flags.runs) {
+    fs::path path = fs::absolute(name).lexically_normal();
     if (!path.has_filename()) path = path.parent_path();
-    runs.push_back(run_as_json(path));
+    if (fs::is_regular_file(path)) {
+      evaluations.push_back(evaluation_as_json(path));
+    } else {
+      runs.push_back(run_as_json(path));
+    }
   }
   tell_names_apart(runs);
-  const fs::path out =
-      flags.out.empty() ? fs::path(flags.runs.front()) / "report.html" : fs::path(flags.out);
+  const fs::path out = choose_output(flags);
   refuse_foreign_file(out);
-  write_file_atomically(out, fill_page(runs));
+  write_file_atomically(out, fill_page({{"runs", runs}, {"evaluations", evaluations}}));
   print_result("{}", out.string());
 }
 

@@ -14,13 +14,14 @@ namespace {
 
 using Keys = std::vector<std::string>;
 
-/// What other commands read, and what decides only where and when a run writes.
+/// What other commands read, and what decides only where and when a run works and writes.
 bool is_harmless(const std::string& key) {
-  static const std::set<std::string> sections = {"eval", "generate", "extract"};
+  static const std::set<std::string> sections = {"eval", "generate", "extract", "pipeline"};
   static const std::set<std::string> keys = {
-      "train.out",           "train.name",           "train.log_every",    "train.save_every",
-      "train.keep_last",     "train.eval_every",     "train.allow_change", "train.profile_steps",
-      "train.split_masters", "attention.allow_math", "memory.budget"};
+      "train.out",       "train.name",       "train.log_every",    "train.save_every",
+      "train.keep_last", "train.eval_every", "train.allow_change", "memory.budget",
+      "train.shard_optimizer", "train.profile_steps", "train.split_masters",
+      "attention.allow_math"};
   return sections.count(key.substr(0, key.find('.'))) != 0 || keys.count(key) != 0;
 }
 

@@ -6,6 +6,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <sstream>
 
@@ -60,17 +61,41 @@ std::string as_text(const toml::node& node, const std::string& key, const std::s
        .where = where});
 }
 
-std::string quote(const std::string& text) { return formats::Json(text).dump(); }
+/// JSON's escapes are TOML's, but for the character 127, which TOML wants escaped.
+std::string quote(const std::string& key, const std::string& text) {
+  std::string quoted;
+  try {
+    quoted = formats::Json(text).dump();
+  } catch (const formats::Json::type_error&) {
+    throw ConfigError({.what = key, .expected = "a text in UTF-8", .got = "other bytes"});
+  }
+  for (size_t at = quoted.find('\x7f'); at != quoted.npos; at = quoted.find('\x7f', at))
+    quoted.replace(at, 1, "\\u007f");
+  return quoted;
+}
+
+/// Whether a number of a list may stand without quotes: as fmt prints it, and no text beside it.
+bool is_toml_number(const std::string& text) {
+  const size_t first = text.rfind('-', 0) == 0 ? 1 : 0;
+  const auto is_digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
+  const auto parses = [&](auto value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size();
+  };
+  if (!is_digit(first) || (text[first] == '0' && is_digit(first + 1))) return false;
+  if (text.find_first_of(".e") == text.npos) return parses(int64_t{});
+  const size_t dot = text.find('.');
+  return parses(double{}) && (dot == text.npos || is_digit(dot + 1));
+}
 
 std::string toml_value(const Field& field) {
   const std::string text = field.print();
-  if (field.kind == "TEXT") return quote(text);
+  if (field.kind == "TEXT") return quote(field.key, text);
   if (field.kind != "LIST") return text;
   std::vector<std::string> items;
   std::istringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) {
-    const bool is_number = item.find_first_not_of("+-.0123456789e") == std::string::npos;
-    items.push_back(is_number ? item : quote(item));
+    items.push_back(is_toml_number(item) ? item : quote(field.key, item));
   }
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
@@ -89,6 +114,7 @@ FieldList list_fields(RunConfig& config) {
   eval::add_fields(fields, config.eval);
   eval::add_fields(fields, config.generate);
   pipeline::add_fields(fields, config.extract);
+  pipeline::add_fields(fields, config.pipeline);
   return fields;
 }
 

@@ -27,6 +27,7 @@ struct RunConfig {
   eval::EvalSettings eval;
   eval::GenerateSettings generate;
   pipeline::ExtractSettings extract;
+  pipeline::PipelineSettings pipeline;
 };
 
 /// The fields of every section; they refer to `config`, which must outlive them.

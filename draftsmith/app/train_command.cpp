@@ -10,19 +10,20 @@
 #include "draftsmith/app/command_line.h"
 #include "draftsmith/app/plan_run.h"
 #include "draftsmith/app/resume.h"
+#include "draftsmith/app/seats.h"
+#include "draftsmith/app/train_workers.h"
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
-#include "draftsmith/base/stop_signal.h"
 #include "draftsmith/data/dataset_fingerprint.h"
 #include "draftsmith/formats/model_fingerprint.h"
 #include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/ops/sdp_backend.h"
+#include "draftsmith/pipeline/batch_shapes.h"
 #include "draftsmith/pipeline/target_states.h"
 #include "draftsmith/train/checkpoint_list.h"
-#include "draftsmith/train/trainer.h"
 
 namespace draftsmith::app {
 namespace fs = std::filesystem;
@@ -100,6 +101,8 @@ memory::MemoryPlan choose_run_plan(
     as_saved.recomputes_layers = saved->recomputes_layers;
     const auto plan = memory::plan_memory(as_saved);
     if (plan.peak() <= budget) return plan;
+    const auto in_turn = memory::run_in_turn(plan);  // the same bits
+    if (shape.target_workers > 0 && in_turn.peak() <= budget) return in_turn;
     log_warning(
         "the memory plan of the run has no room here: it goes on with another, which rounds "
         "differently");
@@ -107,25 +110,30 @@ memory::MemoryPlan choose_run_plan(
   return memory::choose_plan(shape, settings, budget);
 }
 
-}  // namespace
+/// The target of a process that trains. Where others run it, only its ends are loaded; all of it
+/// to begin a drafter with its layers.
+model::Target
+open_run_target(const RunConfig& config, const std::vector<int64_t>& layer_ids, bool is_elsewhere) {
+  if (is_elsewhere) return model::Target::load_ends(config.target, nullptr);
+  return pipeline::open_target(config.target, config.data.path, layer_ids);
+}
 
-void run_train(RunConfig config, const Flags& flags) {
-  keep_lines_for_copy();
-  require(config.target.path, "target.path", "a Hugging Face folder");
-  require(config.data.path, "data.path", "a dataset folder");
-  require(config.train.out, "train.out", "a run folder");
-  config.loss.check();
+void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   const fs::path out = config.train.out;
   if (config.train.name.empty()) config.train.name = make_run_name(config);
   config.drafter.init = resolve_drafter_folder(config.drafter.init);
   // A permission for this start only: the run's settings do not keep it.
   const auto allow_change = std::exchange(config.train.allow_change, {});
   const FieldList fields = list_fields(config);
+  const std::string settings_file = write_settings(fields);
   train::RunStamp stamp;
   stamp.settings = settings_as_text(fields);
   stamp.commit = flags.build.commit;
   stamp.is_changed = flags.build.is_changed;
-  const auto checkpoint = flags.resume ? train::find_newest_checkpoint(out) : std::nullopt;
+  std::optional<fs::path> checkpoint;
+  if (flags.resume && seats.is_first()) checkpoint = train::find_newest_checkpoint(out);
+  const auto shared = seats.share_text("checkpoint", checkpoint ? checkpoint->string() : "");
+  if (!shared.empty()) checkpoint = shared;
 
   // Everything that is quick to check comes before weights are read and before files change.
   const auto target_config = formats::read_target_config(config.target.path);
@@ -144,50 +152,77 @@ void run_train(RunConfig config, const Flags& flags) {
   const int64_t budget = memory::find_budget(config.memory);
   auto shape = make_step_shape(config, drafter_config, target_config);
   shape.context_tokens = std::min(shape.context_tokens, source.most_batch_tokens());
+  if (config.train.shard_optimizer) shape.optimizer_shards = seats.num_ranks();
   const auto plan = choose_run_plan(shape, config.memory, budget, saved);
   stamp.chunk_rows = plan.shape.chunk_rows;
   stamp.recomputes_layers = plan.shape.recomputes_layers;
-  const auto target =
-      pipeline::open_target(config.target, config.data.path, drafter_config.target_layer_ids);
+  const auto target = open_run_target(config, drafter_config.target_layer_ids, seats.is_split());
 
-  prepare_run_folder(out, flags.resume);
-  if (!checkpoint) write_file_atomically(out / "settings.toml", write_settings(fields));
-  copy_log_to(out / "log.txt");
+  if (seats.is_first()) {
+    prepare_run_folder(out, flags.resume);
+    if (!checkpoint) write_file_atomically(out / "settings.toml", settings_file);
+    copy_log_to(out / "log.txt");
+  }
   log_info("run {}: {}", config.train.name, out.string());
   for (const auto& line : source.describe())
     log_line(line);
-  source.save_index();
-  const auto sample = drafter_settings.init == "target" ? pick_sample(source) : torch::Tensor();
-  auto drafter = model::build_drafter(
-      drafter_settings, std::move(drafter_config), target, sample,
+  if (seats.is_first()) source.save_index();
+  const bool begins_with_layers = drafter_settings.init == "target";
+  const auto sample = begins_with_layers ? pick_sample(source) : torch::Tensor();
+  std::optional<model::Target> whole;
+  if (begins_with_layers && seats.is_split()) whole = model::Target::load(config.target);
+  const auto drafter = model::build_drafter(
+      drafter_settings, std::move(drafter_config), whole ? *whole : target, sample,
       static_cast<uint64_t>(config.train.seed));
+  whole.reset();
   log_drafter(drafter);
   check_attention(config.attention, drafter);
+  if (seats.num_ranks() > 1)
+    log_info(
+        "drafters {} to {} of {} train here", seats.first_rank(),
+        seats.first_rank() + seats.num_drafters() - 1, seats.num_ranks());
 
+  if (const auto shapes = pipeline::choose_batch_shapes(source); !shapes.empty())
+    log_info("{}", pipeline::describe_shapes(shapes, source));
   log_info("memory plan:\n{}", memory::print_plan(plan, budget));
   if (config.memory.budget != "0") memory::limit_host_bytes(budget);
   auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
-  train::Trainer trainer(target, std::move(drafter), std::move(source), loss, config.train, stamp);
-  trainer.use_plan(
-      {model::parse_attention_method(config.attention.method), plan.shape.recomputes_layers});
-  trainer.count_trees_of(config.eval.tree_budget);
-  if (held_out) trainer.evaluate_on(std::move(*held_out));
-  if (checkpoint) {
-    check_resumed_steps(
-        train::read_schedule(*checkpoint).total_steps, trainer.total_steps(), allow_change);
-    write_file_atomically(out / "settings.toml", write_settings(fields));
-    trainer.resume(*checkpoint);
-  } else if (flags.resume) {
+  if (!checkpoint && flags.resume)
     log_info("no complete checkpoint in {}: the run begins anew", out.string());
-  }
-  const StopSignals signals;
-  if (trainer.run([&] { return signals.is_requested(); })) {
-    print_result("trained {} steps: {}", trainer.total_steps(), (out / "export").string());
+  const auto outcome = run_drafters(
+      {seats, config, target, drafter, std::move(source), std::move(held_out), plan, loss, stamp,
+       checkpoint, allow_change, settings_file});
+  if (!seats.is_first()) return;
+  if (outcome.is_done) {
+    print_result("trained {} steps: {}", outcome.total_steps, (out / "export").string());
   } else {
     print_result(
-        "stopped after step {} of {}; --resume goes on", trainer.progress().step,
-        trainer.total_steps());
+        "stopped after step {} of {}; --resume goes on", outcome.step, outcome.total_steps);
+  }
+}
+
+}  // namespace
+
+void run_train(RunConfig config, const Flags& flags) {
+  keep_lines_for_copy();
+  const bool serves = config.pipeline.role == "target";
+  require(config.target.path, "target.path", "a Hugging Face folder");
+  if (!serves) require(config.data.path, "data.path", "a dataset folder");
+  if (!serves) require(config.train.out, "train.out", "a run folder");
+  config.loss.check();
+  config.pipeline.check(config.target);
+  const FieldList fields = list_fields(config);
+  Seats seats(config.pipeline);
+  try {
+    seats.check_settings(settings_as_text(fields));
+    if (serves)
+      run_targets(seats, config);
+    else
+      train_drafters(config, flags, seats);
+  } catch (const std::exception& error) {
+    seats.announce_end(error.what());
+    throw;
   }
   stop_log_copy();
 }

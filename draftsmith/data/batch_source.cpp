@@ -156,15 +156,38 @@ int64_t BatchSource::most_batch_tokens() const {
   return most;
 }
 
-SourceBatch BatchSource::read(DataCursor cursor, const BlockRule& rule) {
+std::vector<int64_t> BatchSource::batch_tokens() const {
+  std::vector<int64_t> all;
+  for (const auto& source : state_->sources) {
+    const auto own = source->batch_tokens();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+SourceBatch BatchSource::load(DataCursor cursor, const BlockRule& rule) const {
+  return state_->load(cursor, rule);
+}
+
+DataCursor BatchSource::advance(DataCursor cursor, int64_t count) const {
+  while (count > 0) {
+    cursor = state_->normalize(cursor);
+    const int64_t taken = std::min(count, batches_of_epoch(cursor.epoch) - cursor.batch);
+    cursor.batch += taken;
+    count -= taken;
+  }
+  return cursor;
+}
+
+SourceBatch BatchSource::read(DataCursor cursor, const BlockRule& rule, int64_t stride) {
   auto ahead = std::exchange(ahead_, std::nullopt);
   SourceBatch batch = ahead && ahead->cursor == cursor && ahead->rule == rule
                           ? ahead->batch.get()
                           : state_->load(cursor, rule);
-  ahead_ = Ahead{batch.next, rule, {}};
-  ahead_->batch = std::async(std::launch::async, [state = state_, next = batch.next, rule] {
-    return state->load(next, rule);
-  });
+  const DataCursor next = advance(batch.next, stride - 1);
+  ahead_ = Ahead{next, rule, {}};
+  ahead_->batch = std::async(
+      std::launch::async, [state = state_, next, rule] { return state->load(next, rule); });
   return batch;
 }
 

@@ -84,8 +84,22 @@ class BatchSource {
   /// Tokens, padding included, that no batch of any epoch exceeds.
   int64_t most_batch_tokens() const;
 
-  /// The batch at the cursor. A cursor past the end of its epoch means the next epoch.
-  SourceBatch read(DataCursor cursor, const BlockRule& rule);
+  /// Tokens of the batches of every dataset's first epoch, padding included.
+  std::vector<int64_t> batch_tokens() const;
+
+  /// The batch at the cursor. A cursor past the end of its epoch means the next epoch. The batch
+  /// `stride` batches further is then read ahead.
+  SourceBatch read(DataCursor cursor, const BlockRule& rule, int64_t stride = 1);
+
+  /// As `read`, without reading ahead; safe from any thread.
+  SourceBatch load(DataCursor cursor, const BlockRule& rule) const;
+
+  /// The cursor after `count` batches; as after the last of them, so it may stand at the end of an
+  /// epoch.
+  DataCursor advance(DataCursor cursor, int64_t count) const;
+
+  /// Another reader of the same data, for another thread.
+  BatchSource share() const { return BatchSource(state_); }
 
   /// The sequences of `data.held_out`, if there are any.
   std::optional<BatchSource> held_out() const;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/checksum.h"
 #include "draftsmith/base/error.h"
@@ -14,6 +16,7 @@ namespace {
 constexpr const char* kHeaderName = "features.json";
 constexpr double kLargestFloat8 = 448;
 constexpr double kLargestInt8 = 127;
+constexpr int64_t kPieceElements = int64_t{1} << 20;
 
 uint32_t add_checksum(const torch::Tensor& tensor, uint32_t crc) {
   return crc32c(
@@ -45,8 +48,20 @@ pack_states(const torch::Tensor& states, int64_t num_parts, const std::string& f
 
 torch::Tensor unpack_states(const StoredStates& stored, int64_t num_parts) {
   if (!stored.scales.defined()) return stored.values;
-  const auto parts = stored.values.to(torch::kFloat).unflatten(-1, {num_parts, -1});
-  return (parts * stored.scales.unsqueeze(-1)).flatten(1).to(torch::kBFloat16);
+  const int64_t T = stored.values.size(0);
+  const int64_t width = stored.values.size(1);
+  auto states = torch::empty({T, width}, torch::kBFloat16);
+  // In pieces: float32 states of a long sequence would be four times its record.
+  const int64_t piece = std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, width));
+  for (int64_t begin = 0; begin < T; begin += piece) {
+    const int64_t count = std::min(piece, T - begin);
+    const auto parts = stored.values.narrow(0, begin, count)
+                           .to(torch::kFloat)
+                           .unflatten(-1, {num_parts, width / num_parts});
+    const auto scales = stored.scales.narrow(0, begin, count).unsqueeze(-1);
+    states.narrow(0, begin, count).copy_((parts * scales).flatten(1));
+  }
+  return states;
 }
 
 std::string checksum_states(const StoredStates& stored) {

@@ -22,6 +22,8 @@ int64_t parse_name(const std::string& name) {
   return is_record && number >= 0 ? number : -1;
 }
 
+std::string states_name(int64_t sequence) { return fmt::format("{}{}", sequence, kStates); }
+
 [[noreturn]] void fail(std::string what, std::string expected, std::string got, std::string where) {
   throw DataError(
       {.what = std::move(what),
@@ -29,6 +31,14 @@ int64_t parse_name(const std::string& name) {
        .got = std::move(got),
        .where = std::move(where),
        .hint = "extracting into a new folder"});
+}
+
+void check_dtype(
+    const formats::SafetensorsReader& shard,
+    const std::string& name,
+    torch::ScalarType dtype) {
+  const auto found = shard.dtype(name);
+  if (found != dtype) fail(name, c10::toString(dtype), c10::toString(found), shard.where());
 }
 
 }  // namespace
@@ -81,22 +91,28 @@ void FeatureStore::check_origin(const std::string& target, const std::vector<int
         fmt::format("[{}]", fmt::join(header_.layers, ", ")));
 }
 
-torch::Tensor FeatureStore::read_record(int64_t sequence) const {
+const formats::SafetensorsReader& FeatureStore::find_shard(int64_t sequence) const {
   const auto place = places_.find(sequence);
   if (place == places_.end())
     fail(fmt::format("sequence {}", sequence), "its features", "none", folder_.string());
-  const auto& shard = shards_[place->second];
-  const std::string name = fmt::format("{}{}", sequence, kStates);
+  return shards_[place->second];
+}
+
+torch::Tensor FeatureStore::read_record(int64_t sequence) const {
+  const auto& shard = find_shard(sequence);
+  const std::string name = states_name(sequence);
   const int64_t T = shard.shape(name)[0];
   const int64_t parts = header_.num_parts();
   StoredStates stored{shard.tensor(name, {T, parts * header_.hidden_size}), {}};
   const auto dtype = header_.format == "bf16"  ? torch::kBFloat16
                      : header_.format == "fp8" ? c10::kFloat8_e4m3fn
                                                : torch::kChar;
-  if (stored.values.scalar_type() != dtype)
-    fail(name, header_.format, c10::toString(stored.values.scalar_type()), shard.where());
-  if (header_.format != "bf16")
-    stored.scales = shard.tensor(fmt::format("{}.scales", sequence), {T, parts});
+  check_dtype(shard, name, dtype);
+  if (header_.format != "bf16") {
+    const std::string scales = fmt::format("{}.scales", sequence);
+    check_dtype(shard, scales, torch::kFloat);
+    stored.scales = shard.tensor(scales, {T, parts});
+  }
   const std::lock_guard lock(mutex_);
   if (checked_.count(sequence) == 0) {
     const std::string wanted = shard.metadata(std::to_string(sequence));
@@ -112,18 +128,22 @@ torch::Tensor FeatureStore::read_record(int64_t sequence) const {
 
 FeatureStore::BatchStates FeatureStore::read(const TokenBatch& tokens) const {
   const int64_t width = header_.num_parts() * header_.hidden_size;
+  // All that is asked for is there, before memory is taken for it.
+  for (const RowPart& part : tokens.parts) {
+    const auto& shard = find_shard(part.sequence);
+    const int64_t end = part.sequence_begin + part.length;
+    const int64_t stored = shard.shape(states_name(part.sequence))[0];
+    if (stored < end)
+      fail(
+          fmt::format("features of sequence {}", part.sequence), fmt::format("{} tokens", end),
+          fmt::format("{}", stored), shard.where());
+  }
   auto states = torch::zeros(
       {tokens.ids.size(0), tokens.ids.size(1), width}, torch::TensorOptions(torch::kBFloat16));
   for (const RowPart& part : tokens.parts) {
-    const auto record = read_record(part.sequence);
-    const int64_t end = part.sequence_begin + part.length;
-    if (record.size(0) < end)
-      fail(
-          fmt::format("features of sequence {}", part.sequence), fmt::format("{} tokens", end),
-          fmt::format("{}", record.size(0)), folder_.string());
     states[part.row]
         .narrow(0, part.row_begin, part.length)
-        .copy_(record.narrow(0, part.sequence_begin, part.length));
+        .copy_(read_record(part.sequence).narrow(0, part.sequence_begin, part.length));
   }
   const int64_t D = header_.hidden_size;
   return {states.narrow(2, 0, width - D), states.narrow(2, width - D, D)};

@@ -39,6 +39,8 @@ class FeatureStore {
   BatchStates read(const TokenBatch& tokens) const;
 
  private:
+  /// Shard and name of a sequence's states. Errors: DataError if there are none.
+  const formats::SafetensorsReader& find_shard(int64_t sequence) const;
   /// [T, parts D] bf16.
   torch::Tensor read_record(int64_t sequence) const;
 

@@ -116,8 +116,13 @@ std::optional<SequenceIndex> read_index(const fs::path& path, const TokenDataset
   const char* columns = bytes + sizeof header + fingerprint.size();
   std::memcpy(index.lengths.data(), columns, column_bytes);
   std::memcpy(index.first_anchors.data(), columns + column_bytes, column_bytes);
-  for (size_t i = 0; i < num_sequences; ++i)
-    if (dataset.length(static_cast<int64_t>(i)) != index.lengths[i]) return std::nullopt;
+  for (size_t i = 0; i < num_sequences; ++i) {
+    const uint32_t anchor = index.first_anchors[i];
+    const bool is_anchor_inside =
+        anchor == SequenceIndex::kNoAnchor || int64_t{anchor} + 1 < int64_t{index.lengths[i]};
+    if (dataset.length(static_cast<int64_t>(i)) != index.lengths[i] || !is_anchor_inside)
+      return std::nullopt;
+  }
   return index;
 }
 

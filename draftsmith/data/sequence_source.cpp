@@ -162,6 +162,19 @@ int64_t SequenceSource::most_batch_tokens() const {
       settings_.tokens_per_batch, rows * *std::max_element(lengths.begin(), lengths.end()));
 }
 
+std::vector<int64_t> SequenceSource::batch_tokens() const {
+  const auto plan = this->plan(0);
+  const auto lengths = row_lengths(*plan);
+  std::vector<int64_t> tokens;
+  for (const auto& rows : plan->batches) {
+    int64_t longest = 0;
+    for (const int64_t row : rows)
+      longest = std::max(longest, lengths[static_cast<size_t>(row)]);
+    tokens.push_back(longest * static_cast<int64_t>(rows.size()));
+  }
+  return tokens;
+}
+
 EpochPlan SequenceSource::make_plan(int64_t epoch) const {
   const auto seed = static_cast<uint64_t>(settings_.seed);
   const BatchLimits limits{

@@ -64,6 +64,9 @@ class SequenceSource {
   /// Tokens, padding included, that no batch of any epoch exceeds.
   int64_t most_batch_tokens() const;
 
+  /// Tokens of the batches of the first epoch, padding included.
+  std::vector<int64_t> batch_tokens() const;
+
   /// Errors: DataError naming the row of an id outside the vocabulary.
   TokenBatch read(int64_t epoch, int64_t batch) const;
 

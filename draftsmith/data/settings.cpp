@@ -80,6 +80,10 @@ void add_fields(FieldList& fields, DataSettings& settings) {
       "anchors_per_sequence", settings.anchors_per_sequence,
       "most draft blocks that one sequence offers; 0 = no cap", kAtLeastZero);
   fields.add(
+      "static_shapes", settings.static_shapes,
+      "pad batches to num_buckets numbers of tokens and four of draft blocks, so that nothing is "
+      "prepared for each batch anew; the loss is the same");
+  fields.add(
       "seed", settings.seed, "seed of the order of sequences and of the anchors", kAtLeastZero);
   fields.add(
       "held_out", settings.held_out,

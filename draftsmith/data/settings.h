@@ -20,6 +20,7 @@ struct DataSettings {
   int64_t max_sequences_per_batch = 64;
   int64_t num_anchors = 1024;        // blocks per batch
   int64_t anchors_per_sequence = 0;  // 0 = no cap
+  bool static_shapes = false;
   int64_t seed = 0;
   double held_out = 0;  // share of the sequences
 };

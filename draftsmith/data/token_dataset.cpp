@@ -11,6 +11,7 @@
 #include <arrow/ipc/reader.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/base/file_name.h"
 #include "draftsmith/formats/json.h"
 
 namespace draftsmith::data {
@@ -19,6 +20,8 @@ namespace {
 
 constexpr const char* kMaskColumns[] = {"loss_mask", "assistant_masks", "labels"};
 constexpr int64_t kIgnoredLabel = -100;
+constexpr int64_t kRoomBytes = int64_t{64} << 20;     // beyond a file's size, to decompress it
+constexpr int64_t kMostTokens = kRoomBytes / 8;       // of a sequence, whose ids are widened
 
 [[noreturn]] void fail(
     const fs::path& path,
@@ -41,19 +44,29 @@ Value unwrap(arrow::Result<Value> result, const fs::path& path) {
   return std::move(result).ValueUnsafe();
 }
 
-/// All record batches of a shard, still in the mapped file.
-arrow::RecordBatchVector read_shard(const fs::path& path) {
+/// All record batches of a shard, still in the mapped file. What is compressed there lies in
+/// `pools`, which get another one.
+arrow::RecordBatchVector read_shard(
+    const fs::path& path,
+    std::vector<std::unique_ptr<arrow::MemoryPool>>& pools) {
   const auto file =
       unwrap(arrow::io::MemoryMappedFile::Open(path.string(), arrow::io::FileMode::READ), path);
+  // A small file must not claim to decompress to any size.
+  auto* shared = arrow::default_memory_pool();
+  pools.push_back(
+      std::make_unique<arrow::CappedMemoryPool>(
+          shared, shared->bytes_allocated() + unwrap(file->GetSize(), path) + kRoomBytes));
+  auto options = arrow::ipc::IpcReadOptions::Defaults();
+  options.memory_pool = pools.back().get();
   const auto magic = unwrap(file->ReadAt(0, 6), path);
   const bool is_file_format = magic->ToString() == "ARROW1";
   arrow::RecordBatchVector batches;
   if (is_file_format) {
-    const auto reader = unwrap(arrow::ipc::RecordBatchFileReader::Open(file), path);
+    const auto reader = unwrap(arrow::ipc::RecordBatchFileReader::Open(file, options), path);
     for (int i = 0; i < reader->num_record_batches(); ++i)
       batches.push_back(unwrap(reader->ReadRecordBatch(i), path));
   } else {
-    const auto reader = unwrap(arrow::ipc::RecordBatchStreamReader::Open(file), path);
+    const auto reader = unwrap(arrow::ipc::RecordBatchStreamReader::Open(file, options), path);
     while (true) {
       auto batch = unwrap(reader->Next(), path);
       if (!batch) break;
@@ -166,6 +179,13 @@ struct ListColumn {
   int64_t unsupervised() const { return name == "labels" ? kIgnoredLabel : 0; }
 };
 
+void check_sequence_length(const Stretch& ids, const std::string& row_name) {
+  if (ids.length() <= kMostTokens) return;
+  fail(
+      ids.path, row_name, fmt::format("at most {} tokens", kMostTokens),
+      fmt::format("{}", ids.length()));
+}
+
 void check_mask_length(
     const Stretch& mask,
     int64_t num_ids,
@@ -188,8 +208,7 @@ fs::path find_split(const fs::path& folder, const std::string& split) {
   const fs::path dict = folder / "dataset_dict.json";
   if (!fs::exists(dict)) return folder;
   const auto splits = formats::JsonObject::from_file(dict).texts("splits");
-  if (std::find(splits.begin(), splits.end(), split) != splits.end() &&
-      fs::path(split).filename() == split)
+  if (std::find(splits.begin(), splits.end(), split) != splits.end() && is_plain_file_name(split))
     return folder / split;
   throw ConfigError(
       {.what = "data.split",
@@ -211,6 +230,7 @@ struct TokenDataset::Shards {
 
   fs::path folder;
   std::string fingerprint;
+  std::vector<std::unique_ptr<arrow::MemoryPool>> pools;  // before what lies in them
   std::vector<Batch> batches;
   int64_t num_rows = 0;
 
@@ -255,13 +275,13 @@ TokenDataset TokenDataset::open(const fs::path& folder, const std::string& split
     fail(state.where(), "_data_files", "a list of files", "none");
   for (const auto& item : state.value().at("_data_files")) {
     const std::string name = formats::JsonObject(item, state.where()).text("filename");
-    if (name.empty() || fs::path(name).filename() != name || name == "..")
+    if (!is_plain_file_name(name))
       fail(state.where(), "filename", "a file name without folders", "'" + name + "'");
     const fs::path path = shards->folder / name;
     if (!fs::is_regular_file(path))
       fail(path, "shard", "the file that state.json lists", "no such file");
     shards->fingerprint += describe_file(path);
-    for (const auto& batch : read_shard(path))
+    for (const auto& batch : read_shard(path, shards->pools))
       shards->add(*batch, path);
   }
   shards->fingerprint += fmt::format("{} rows", shards->num_rows);
@@ -284,6 +304,7 @@ TokenSequence TokenDataset::sequence(int64_t index) const {
   const std::string name = fmt::format("row {}", index);
   TokenSequence result;
   const Stretch ids = batch.ids.row(row, batch.path, name);
+  check_sequence_length(ids, name);
   result.ids.reserve(static_cast<size_t>(ids.length()));
   ids.each([&](int64_t, int64_t id) {
     result.ids.push_back(id);
@@ -314,6 +335,7 @@ SequenceFacts TokenDataset::facts(int64_t index) const {
   const int64_t row = index - batch.first_row;
   const std::string name = fmt::format("row {}", index);
   const Stretch ids = batch.ids.row(row, batch.path, name);
+  check_sequence_length(ids, name);
   facts.length = ids.length();
   if (facts.length > 0) facts.smallest_id = INT64_MAX;
   ids.each([&](int64_t, int64_t id) {
@@ -333,28 +355,6 @@ SequenceFacts TokenDataset::facts(int64_t index) const {
     return facts.first_anchor < 0;
   });
   return facts;
-}
-
-int64_t find_first_anchor(const std::vector<uint8_t>& mask) {
-  const auto found = std::adjacent_find(mask.begin(), mask.end(), [](uint8_t left, uint8_t right) {
-    return left != 0 && right != 0;
-  });
-  return found == mask.end() ? -1 : found - mask.begin();
-}
-
-void check_token_ids(
-    const std::vector<int64_t>& ids,
-    int64_t vocab_size,
-    const std::string& where) {
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
-    throw DataError(
-        {.what = fmt::format("token {}", i),
-         .expected = fmt::format("an id below the vocabulary's {}", vocab_size),
-         .got = fmt::format("{}", ids[i]),
-         .where = where,
-         .hint = "data tokenised for this target"});
-  }
 }
 
 }  // namespace draftsmith::data

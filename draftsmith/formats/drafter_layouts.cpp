@@ -67,8 +67,10 @@ Json from_speculators(const JsonObject& json) {
   const JsonObject layers = json.object("transformer_layer_config");
   refuse_other_sizes(json, layers);
   std::vector<int64_t> ids = json.integers("aux_hidden_state_layer_ids");
-  for (int64_t& id : ids)
+  for (int64_t& id : ids) {
+    if (id < 1) refuse(json, "aux_hidden_state_layer_ids", "ids of at least 1", fmt::format("{}", id));
     id -= 1;  // there an id names the layer whose input is captured
+  }
   Json result = layers.value();
   result["block_size"] = json.integer("block_size", 2, 4096);
   result["dflash_config"] = {

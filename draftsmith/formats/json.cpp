@@ -4,15 +4,19 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <set>
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/formats/json_building.h"
 
 namespace draftsmith::formats {
 namespace {
 
-constexpr int kMaxDepth = 64;
+/// Whole numbers above INT64_MAX are kept as unsigned ones by the parser.
+bool is_int64(const Json& value) {
+  return value.is_number_integer() &&
+         (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+}
 
 std::string shorten(const Json& value) {
   const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -22,45 +26,7 @@ std::string shorten(const Json& value) {
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
-  // The parser recurses on the way out (destruction), so a hostile file must not nest deeply.
-  // A key that stands twice in one object is refused: which of the two counts is a guess.
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const Json::parser_callback_t check_event = [&](int depth, Json::parse_event_t event,
-                                                  Json& parsed) {
-    if (depth > kMaxDepth) {
-      throw DataError(
-          {.what = "JSON",
-           .expected = fmt::format("at most {} levels", kMaxDepth),
-           .got = "deeper nesting",
-           .where = where});
-    }
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key &&
-        !keys.back().insert(parsed.get<std::string>()).second) {
-      throw DataError(
-          {.what = "JSON",
-           .expected = "each key once in an object",
-           .got = fmt::format("'{}' twice", parsed.get<std::string>()),
-           .where = where});
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, check_event);
-  } catch (const Json::parse_error& error) {
-    throw DataError(
-        {.what = "JSON",
-         .expected = "valid JSON",
-         .got = fmt::format("a mistake at byte {}", error.byte),
-         .where = where});
-  } catch (const Json::out_of_range&) {
-    throw DataError(
-        {.what = "JSON",
-         .expected = "numbers that a double holds",
-         .got = "a larger one",
-         .where = where});
-  }
+  return build_json<Json>(text, where);
 }
 
 Json read_json_file(const std::filesystem::path& path) {
@@ -96,9 +62,7 @@ void JsonObject::fail(std::string_view key, const std::string& expected, const s
 
 int64_t JsonObject::integer(std::string_view key, int64_t low, int64_t high) const {
   const Json& value = at(key);
-  const bool fits = value.is_number_integer() &&
-                    (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
-  if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high)
+  if (!is_int64(value) || value.get<int64_t>() < low || value.get<int64_t>() > high)
     fail(key, fmt::format("a whole number from {} to {}", low, high), shorten(value));
   return value.get<int64_t>();
 }
@@ -136,11 +100,11 @@ std::string JsonObject::text_or(std::string_view key, std::string fallback) cons
 
 std::vector<int64_t> JsonObject::integers(std::string_view key) const {
   const Json& value = at(key);
-  if (value.is_number_integer()) return {value.get<int64_t>()};
+  if (is_int64(value)) return {value.get<int64_t>()};
   if (!value.is_array()) fail(key, "a list of whole numbers", shorten(value));
   std::vector<int64_t> result;
   for (const Json& item : value) {
-    if (!item.is_number_integer()) fail(key, "a list of whole numbers", shorten(value));
+    if (!is_int64(item)) fail(key, "a list of whole numbers", shorten(value));
     result.push_back(item.get<int64_t>());
   }
   return result;

@@ -13,6 +13,7 @@
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/base/file_name.h"
 #include "draftsmith/formats/json.h"
 
 namespace draftsmith::formats {
@@ -182,10 +183,9 @@ SafetensorsReader SafetensorsReader::open_folder(const fs::path& folder) {
   const JsonObject map = JsonObject::from_file(index_path).object("weight_map");
   std::set<std::string> shards;
   for (const auto& [name, value] : map.value().items()) {
-    const std::string shard = map.text(name);
-    // Never follow an index out of its folder.
-    if (shard.empty() || shard != fs::path(shard).filename() || shard == "." || shard == "..")
-      fail(index_path, name, "a file name without folders", shard);
+    const std::string shard = value.is_string() ? value.get<std::string>() : "";
+    if (!is_plain_file_name(shard))
+      fail(index_path, name, "a file name without folders", "'" + shard + "'");
     shards.insert(shard);
   }
   SafetensorsReader reader;

@@ -9,14 +9,14 @@
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/formats/json_building.h"
 
 namespace draftsmith::formats {
 namespace fs = std::filesystem;
 namespace {
 
-// Objects of 250,000 keys: the sorted map, since the one that keeps the order searches linearly.
+// Objects of 250,000 keys: the sorted map, which finds a key without a look at all of them.
 using Sorted = nlohmann::json;
-constexpr int kMaxDepth = 64;
 
 [[noreturn]] void fail(const fs::path& path, std::string expected, std::string got) {
   throw DataError(
@@ -24,17 +24,6 @@ constexpr int kMaxDepth = 64;
        .expected = std::move(expected),
        .got = std::move(got),
        .where = path.string()});
-}
-
-Sorted parse(const fs::path& path) {
-  try {
-    return Sorted::parse(read_file(path), [&](int depth, Sorted::parse_event_t, Sorted&) {
-      if (depth > kMaxDepth) fail(path, fmt::format("at most {} levels", kMaxDepth), "more");
-      return true;
-    });
-  } catch (const Sorted::exception& error) {
-    fail(path, "valid JSON", error.what());
-  }
 }
 
 int64_t read_id(const Sorted& value, const fs::path& path) {
@@ -103,7 +92,7 @@ Vocabulary Vocabulary::from_folder(const fs::path& folder) {
   Vocabulary vocabulary;
   const fs::path path = folder / "tokenizer.json";
   if (!fs::exists(path)) return vocabulary;
-  const Sorted json = parse(path);
+  const Sorted json = build_json<Sorted>(read_file(path), path.string());
   if (!json.is_object()) fail(path, "an object", json.type_name());
   const Sorted model = json.value("model", Sorted::object());
   const Sorted tokens = model.is_object() ? model.value("vocab", Sorted()) : Sorted();

@@ -85,20 +85,29 @@ MemoryPlan plan_memory(const StepShape& shape) {
   Ledger ledger;
   add_state(ledger, shape);
   plan.state = ledger.live();
+  add_other_drafters(ledger, shape);
   add_target_forward(ledger, shape);
   plan.target_forward = ledger.peak();
   plan.parts = ledger.parts_at_peak();
-  ledger.restart_peak();
-  Ledger evaluation = ledger;
+  Ledger step;
+  add_state(step, shape);
+  add_other_drafters(step, shape);
+  add_batches_ahead(step, shape);
+  add_target_forward(step, shape);
+  step.restart_peak();
+  Ledger evaluation = step;
   add_evaluation(evaluation, shape);
   plan.evaluation = evaluation.peak();
-  add_drafter_step(ledger, shape);
-  plan.drafter_step = ledger.peak();
-  if (plan.drafter_step > plan.target_forward) plan.parts = ledger.parts_at_peak();
+  add_drafter_step(step, shape);
+  plan.drafter_step = step.peak();
+  if (plan.drafter_step > plan.target_forward) plan.parts = step.parts_at_peak();
   // A snapshot of weights, masters and moments is written while training goes on.
-  plan.saving =
-      std::max(plan.target_forward, plan.drafter_step) +
-      count_drafter_parameters(shape.drafter) * (shape.element_bytes + shape.master_bytes() + 8);
+  const int64_t snapshot = count_drafter_parameters(shape.drafter) *
+                           (shape.element_bytes + shape.master_bytes() + 8);
+  plan.saving = std::max(plan.target_forward, plan.drafter_step) + snapshot;
+  // A state in shards is gathered before it is copied.
+  if (shape.optimizer_shards > 1)
+    plan.saving += snapshot - count_drafter_parameters(shape.drafter) * shape.element_bytes;
   if (!shape.has_target_copy)
     plan.mapped = count_target_parameters(shape.target) * shape.target_element_bytes;
   plan.step_flops = count_step_flops(shape);
@@ -108,7 +117,22 @@ MemoryPlan plan_memory(const StepShape& shape) {
   return plan;
 }
 
+MemoryPlan run_in_turn(const MemoryPlan& plan) {
+  StepShape shape = plan.shape;
+  shape.target_workers = shape.waiting_batches = 0;
+  return plan_memory(shape);
+}
+
 MemoryPlan choose_plan(StepShape shape, const MemorySettings& settings, int64_t budget) {
+  if (shape.target_workers > 0) {
+    // Running ahead is worth less than what it would displace.
+    StepShape ahead = shape;
+    ahead.recomputes_layers = list_recomputation(settings).front();
+    ahead.chunk_rows = list_chunk_rows(shape).front();
+    const auto plan = plan_memory(ahead);
+    if (plan.peak() <= budget) return plan;
+    shape.target_workers = shape.waiting_batches = 0;
+  }
   if (auto plan = find_plan(shape, settings, budget)) return *plan;
   throw DeviceError(
       {.what = "memory for the run",
@@ -159,6 +183,13 @@ std::string print_plan(const MemoryPlan& plan, int64_t budget) {
                                 " ({:.0f} % more arithmetic a step)",
                                 100 * (plan.step_flops / plan.cheapest_flops - 1))
                           : "");
+  if (s.target_workers > 0)
+    text += fmt::format(
+        "{} target workers run ahead, and up to {} batches wait\n", s.target_workers,
+        s.waiting_batches);
+  if (s.drafters > 1) text += fmt::format("{} drafters share this memory\n", s.drafters);
+  if (s.optimizer_shards > 1)
+    text += fmt::format("masters and moments are divided among {} ranks\n", s.optimizer_shards);
   text += fmt::format("budget: {}\n", print_bytes(budget));
   return text;
 }

@@ -31,9 +31,13 @@ struct MemoryPlan {
 /// The bytes of a run of this shape.
 MemoryPlan plan_memory(const StepShape& shape);
 
+/// The same plan, the target running in turn with the drafter instead of ahead of it.
+MemoryPlan run_in_turn(const MemoryPlan& plan);
+
 /// Chooses the cheapest of: no recomputation or that of layers (as settings.recompute allows), and
 /// the most rows of logits at a time (`shape.chunk_rows` if that is set), so that the plan's peak
-/// is within `budget`.
+/// is within `budget`. Targets that share the drafter's memory run ahead of it only if that leaves
+/// these choices as they would be without, else in turn with it (`shape.target_workers` 0).
 /// Errors: DeviceError if nothing fits, saying what is needed at least, and which data.num_anchors
 /// and data.tokens_per_batch would fit.
 MemoryPlan choose_plan(StepShape shape, const MemorySettings& settings, int64_t budget);

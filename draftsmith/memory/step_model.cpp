@@ -169,9 +169,10 @@ int64_t count_target_parameters(const formats::TargetConfig& config) {
 void add_state(Ledger& ledger, const StepShape& s) {
   const int64_t P = count_drafter_parameters(s.drafter);
   ledger.add("weights", P * s.element_bytes);
-  if (s.master_bytes() > 0) ledger.add("float32 masters", P * s.master_bytes());
+  const int64_t own = (P + s.optimizer_shards - 1) / s.optimizer_shards;
+  if (s.master_bytes() > 0) ledger.add("float32 masters", own * s.master_bytes());
   ledger.add("gradient sums", P * kFloat);
-  ledger.add("moments", 2 * P * kFloat);
+  ledger.add("moments", 2 * own * kFloat);
   if (s.has_target_copy)
     ledger.add("target weights", count_target_parameters(s.target) * s.target_element_bytes);
   if (s.element_bytes != s.target_element_bytes)
@@ -206,6 +207,24 @@ void add_target_forward(Ledger& ledger, const StepShape& s) {
     ledger.drop(kFeatures, (captured + 1) * states);
   }
   ledger.add(kFeatures, s.rows() * (s.drafter.hidden_size * s.element_bytes + 4 * kLong + kFloat));
+}
+
+void add_other_drafters(Ledger& ledger, const StepShape& s) {
+  if (s.drafters == 1) return;
+  StepShape drafter = s;
+  drafter.has_target_copy = false;
+  Ledger state, step;
+  add_state(state, drafter);
+  add_target_forward(step, drafter);
+  add_drafter_step(step, drafter);
+  ledger.add("further drafters", (s.drafters - 1) * (state.live() + step.peak()));
+}
+
+void add_batches_ahead(Ledger& ledger, const StepShape& s) {
+  Ledger forward;
+  add_target_forward(forward, s);
+  ledger.add("batches that wait for the drafter", s.waiting_batches * forward.live());
+  ledger.add("targets at work beside the drafter", s.target_workers * forward.peak());
 }
 
 void add_evaluation(Ledger& ledger, const StepShape& s) {
@@ -286,6 +305,16 @@ double count_step_flops(const StepShape& s) {
                       static_cast<double>(s.blocks * (s.drafter.block_size - 1));
   const double again = s.recomputes_layers ? forward : 0;
   return 3 * forward + again + (s.has_teacher ? 3 : 2) * head;
+}
+
+double count_target_flops(const StepShape& s) {
+  std::vector<model::WeightSpec> matrices;
+  for (auto& spec : model::list_target_weights(s.target)) {
+    const bool is_in_a_layer = spec.layer >= 0 && spec.layer < s.target.num_layers;
+    if (spec.kind == model::WeightKind::kMatrix && is_in_a_layer)
+      matrices.push_back(std::move(spec));
+  }
+  return 2 * static_cast<double>(sum_numel(matrices)) * static_cast<double>(s.context_tokens);
 }
 
 }  // namespace draftsmith::memory

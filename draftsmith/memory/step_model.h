@@ -23,10 +23,15 @@ struct StepShape {
   bool has_target_copy = false;  // the target's weights are converted, not mapped
   bool splits_masters = false;   // masters are the weights and 16 bits
   int64_t tree_budget = 0;       // nodes of the trees that logged steps count
+  // Of a pipeline, where it uses the same memory:
+  int64_t waiting_batches = 0;  // made by the target, not yet taken by the drafter
+  int64_t target_workers = 0;   // forwards of the target beside the drafter's step; 0 = in turn
+  // Of several drafters:
+  int64_t drafters = 1;          // that share this memory, each with all of the above
+  int64_t optimizer_shards = 1;  // ranks that masters and moments are divided among
 
   /// Of a parameter's master, beside its weight.
   int64_t master_bytes() const { return element_bytes == 4 ? 0 : splits_masters ? 2 : 4; }
-
   int64_t rows() const { return blocks * drafter.block_size; }
 };
 
@@ -42,11 +47,20 @@ void add_target_forward(Ledger& ledger, const StepShape& shape);
 /// A forward of the drafter without gradients, and the head, over such a batch.
 void add_evaluation(Ledger& ledger, const StepShape& shape);
 
+/// The state and the steps of the further drafters in the same memory.
+void add_other_drafters(Ledger& ledger, const StepShape& shape);
+
+/// Batches that wait, and the target's forwards over further ones, while a drafter is at its step.
+void add_batches_ahead(Ledger& ledger, const StepShape& shape);
+
 /// Forward, head and backward of the drafter over such a batch, to the last gradient added to the
 /// sums; then everything of the batch is dropped.
 void add_drafter_step(Ledger& ledger, const StepShape& shape);
 
 /// Floating-point operations of forward and backward of the drafter, attention not counted.
 double count_step_flops(const StepShape& shape);
+
+/// The same of the target's forward, which needs no logits.
+double count_target_flops(const StepShape& shape);
 
 }  // namespace draftsmith::memory

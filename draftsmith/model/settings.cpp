@@ -7,9 +7,10 @@ namespace draftsmith::model {
 
 void add_fields(FieldList& fields, TargetSettings& settings) {
   fields.begin_section("target");
-  fields.add("path", settings.path, "target model: a Hugging Face folder (Llama, Qwen3 or Qwen3.5)");
+  fields.add(
+      "path", settings.path, "target model: a Hugging Face folder (Llama, Qwen3 or Qwen3.5/3.6)");
   fields.add_choice("dtype", settings.dtype, {"bfloat16", "float32"}, "arithmetic of the target");
-  fields.add("device", settings.device, "where the target runs");
+  fields.add("device", settings.device, "where the target runs: cpu, or cuda:0 and so on");
   fields.add(
       "devices", settings.devices,
       "devices that share the target by layers, first layers first; empty = target.device alone");
@@ -27,7 +28,8 @@ void add_fields(FieldList& fields, DrafterSettings& settings) {
       "block_size", settings.block_size, "tokens of a block, the anchor included", {2, 4096});
   fields.add(
       "target_layer_ids", settings.target_layer_ids,
-      "target layers whose output the drafter sees; empty = spread by the usual formula");
+      "target layers whose output the drafter sees, the first is 0; empty = as many as the drafter "
+      "has layers, spread evenly from layer 1 to the third from the end");
   fields.add(
       "mask_token_id", settings.mask_token_id,
       "id that stands for a token to predict; -1 = the tokenizer's mask token or a spare row");

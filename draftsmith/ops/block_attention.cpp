@@ -87,7 +87,10 @@ Tensor attend_densely(
                         .reshape({B * G, repeat * Q, E});
   const auto keys = key.permute({0, 2, 3, 1}).reshape({B * G, E, L});
   const auto values = value.permute({0, 2, 1, 3}).reshape({B * G, L, E});
-  const auto hidden = make_block_mask(layout, visibility, S).logical_not().view({B, 1, 1, Q, L});
+  const auto hidden = make_block_mask(layout, visibility, S)
+                          .logical_not()
+                          .view({B, 1, 1, Q, L})
+                          .to(inputs.query.device());
 
   // A finite lowest value and a zero afterwards: with -inf a row that sees nothing is NaN, and
   // its gradient poisons real rows through 0 * NaN.
@@ -135,6 +138,8 @@ Tensor block_attention(
   check_inputs(inputs, layout);
   switch (method) {
     case AttentionMethod::kBlock:
+      if (has_block_kernel(inputs)) return attend_by_kernel(inputs, layout, visibility);
+      if (!inputs.query.is_cpu()) return attend_gathered(inputs, layout, visibility);
       return attend_in_tiles(inputs, layout, visibility);
     case AttentionMethod::kGather:
       return attend_gathered(inputs, layout, visibility);

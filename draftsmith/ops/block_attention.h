@@ -7,8 +7,9 @@
 
 namespace draftsmith::ops {
 
-/// Where the draft blocks of a batch stand. The context that block n of row b may see is the
-/// contiguous slice [context_begin, anchor) of its row, cut further by a sliding window.
+/// Where the draft blocks of a batch stand; on the host, wherever the keys are. The context that
+/// block n of row b may see is the contiguous slice [context_begin, anchor) of its row, cut further
+/// by a sliding window.
 struct BlockLayout {
   torch::Tensor anchors;        // [B, N] int64, position of slot 0 in its row
   torch::Tensor keep;           // [B, N] bool; a block that is not kept sees nothing
@@ -33,7 +34,8 @@ torch::Tensor make_block_mask(  // [B, N K, S + N K] bool
 
 /// How attention of blocks is computed.
 enum class AttentionMethod {
-  kBlock,   // neighbouring blocks against the slice of context they share; no mask, no gather
+  kBlock,   // neighbouring blocks against the slice of context they share; no mask, no gather.
+            // On a GPU for bfloat16 heads of width 64, 128 or 256, else kGather runs in its place
   kGather,  // gathered keys and a boolean mask through scaled_dot_product_attention, in
             // checkpointed chunks of 45 blocks: a baseline
   kDense,   // one dense mask over everything: the definition that tests compare with
@@ -55,7 +57,8 @@ struct BlockAttentionInputs {
 ///
 /// Gradient: to all five tensors, the same bits for the same input.
 /// Memory: kBlock keeps the output and one double a query and head, and while it runs two arrays
-/// of at most [512, longest slice] a thread; kGather keeps nothing, and while it runs the keys,
+/// of at most [512, longest slice] a thread; on a GPU it keeps one float a query and head, and
+/// needs another one in backward; kGather keeps nothing, and while it runs the keys,
 /// values and scores of 45 blocks; kDense two [B, H, NK, S + NK] float32 arrays.
 /// Errors: ShapeError if tensors disagree.
 torch::Tensor block_attention(  // [B, N K, H, E]

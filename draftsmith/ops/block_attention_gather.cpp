@@ -42,13 +42,18 @@ struct RowInputs {
   Tensor block_key, block_value;      // [n K, G, E]
 };
 
-/// The chunk's gathered keys, and who sees them.
+/// The chunk's gathered keys, and who sees them, on the device of the inputs; the layout is on the
+/// host.
 struct Gathering {
   Tensor slots;    // [n K] rows of the queries
   Tensor indices;  // [n L] context positions
   Tensor mask;     // [n, 1, K, L + K]
 
-  Gathering(const BlockChunk& chunk, const BlockLayout& layout, const BlockVisibility& visibility) {
+  Gathering(
+      const BlockChunk& chunk,
+      const BlockLayout& layout,
+      const BlockVisibility& visibility,
+      torch::Device device) {
     const int64_t K = layout.block_size;
     const auto blocks = torch::tensor(chunk.blocks, torch::kLong);
     const auto n = blocks.size(0);
@@ -69,8 +74,9 @@ struct Gathering {
     if (visibility.is_causal_block) own = own.tril();
     // What lies beyond a shorter slice is masked, but must be of the same document all the same:
     // a weight of 0 times another document's NaN is NaN.
-    indices = positions.minimum(anchors - 1).maximum(begins).flatten();
-    mask = torch::cat({context, own.expand({n, K, K})}, 2).unsqueeze(1);
+    indices = positions.minimum(anchors - 1).maximum(begins).flatten().to(device);
+    mask = torch::cat({context, own.expand({n, K, K})}, 2).unsqueeze(1).to(device);
+    slots = slots.to(device);
   }
 
   RowInputs take(const BlockAttentionInputs& in, int64_t b) const {
@@ -94,7 +100,7 @@ struct Gathering {
     const auto out = at::scaled_dot_product_attention(
         query.reshape({n, G, repeat * K, E}), join(in.context_key, in.block_key),
         join(in.context_value, in.block_value), mask.repeat({1, 1, repeat, 1}));
-    return out.view({n, G, repeat, K, E}).permute({0, 3, 1, 2, 4}).reshape({n * K, H, E});
+    return out.reshape({n, G, repeat, K, E}).permute({0, 3, 1, 2, 4}).reshape({n * K, H, E});
   }
 };
 
@@ -111,7 +117,7 @@ struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
     const BlockAttentionInputs in{query, context_key, context_value, block_key, block_value};
     auto out = torch::zeros_like(query);
     for (const auto& chunk : list_chunks(layout)) {
-      const Gathering gathering(chunk, layout, visibility);
+      const Gathering gathering(chunk, layout, visibility, in.query.device());
       out[chunk.row].index_copy_(
           0, gathering.slots, gathering.attend(gathering.take(in, chunk.row)));
     }
@@ -130,7 +136,7 @@ struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
          {in.query, in.context_key, in.context_value, in.block_key, in.block_value})
       sums.push_back(torch::zeros(tensor.sizes(), tensor.options().dtype(wide)));
     for (const auto& chunk : list_chunks(call.layout)) {
-      const Gathering gathering(chunk, call.layout, call.visibility);
+      const Gathering gathering(chunk, call.layout, call.visibility, in.query.device());
       const at::AutoGradMode with_grad(true);
       auto row = gathering.take(in, chunk.row);
       for (Tensor* leaf :

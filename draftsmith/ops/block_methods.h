@@ -25,6 +25,13 @@ torch::Tensor attend_densely(
     const BlockLayout& layout,
     const BlockVisibility& visibility);
 
+/// kBlock where there is a GPU kernel for such inputs.
+bool has_block_kernel(const BlockAttentionInputs& inputs);
+torch::Tensor attend_by_kernel(
+    const BlockAttentionInputs& inputs,
+    const BlockLayout& layout,
+    const BlockVisibility& visibility);
+
 /// Keeps the tensors of a call for backward: its inputs, and `more`.
 void save_call(
     torch::autograd::AutogradContext* context,

@@ -20,4 +20,20 @@ DeltaHeads split_delta_heads(const DeltaInputs& inputs, const Span& span);
 /// Errors: ShapeError for inputs or a state of wrong shape.
 void check_delta_inputs(const DeltaInputs& inputs, const torch::Tensor& state);
 
+/// The forms of the rule by the GPU's kernels; inputs are checked. Whether there are any: for
+/// chunks `has_chunk_kernel`, for walks along lines and trees this.
+bool has_gpu_walk(const DeltaInputs& inputs);
+torch::Tensor run_chunks_on_gpu(
+    const DeltaInputs& inputs,
+    const std::vector<Span>& spans,
+    const torch::Tensor& state);
+torch::Tensor walk_on_gpu(
+    const DeltaInputs& inputs,
+    const std::vector<int64_t>& row_tokens,
+    const torch::Tensor& state);
+torch::Tensor walk_tree_on_gpu(
+    const DeltaInputs& inputs,
+    const TreeLayout& tree,
+    const torch::Tensor& state);
+
 }  // namespace draftsmith::ops

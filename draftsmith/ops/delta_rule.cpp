@@ -5,6 +5,7 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/cuda/delta_rule.h"
 #include "draftsmith/ops/delta_heads.h"
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/storage.h"
@@ -64,8 +65,9 @@ void check_delta_inputs(const DeltaInputs& inputs, const Tensor& state) {
 }
 
 bool has_chunk_kernel(const DeltaShape& shape, torch::ScalarType dtype, torch::Device device) {
-  return dtype == torch::kBFloat16 && device.is_cpu() &&
-         has_delta_chunks(shape.key_dim, shape.value_dim);
+  if (dtype != torch::kBFloat16) return false;
+  if (device.is_cuda()) return cuda::has_delta_rule(shape.key_dim, shape.value_dim);
+  return device.is_cpu() && has_delta_chunks(shape.key_dim, shape.value_dim);
 }
 
 Tensor delta_rule_chunked(
@@ -80,6 +82,7 @@ Tensor delta_rule_chunked(
   const int64_t T = inputs.mixed.size(1);
   for (const Span& span : spans)
     DS_CHECK(span.row >= 0 && span.row < B && span.begin >= 0 && span.end <= T);
+  if (inputs.mixed.is_cuda()) return run_chunks_on_gpu(inputs, spans, state);
   const auto mixed = inputs.mixed.contiguous();
   const auto decay = inputs.decay.contiguous();
   const auto beta = inputs.beta.contiguous();
@@ -109,6 +112,7 @@ Tensor delta_rule_recurrent(
   DS_CHECK(state.defined() && static_cast<int64_t>(row_tokens.size()) == B);
   for (const int64_t count : row_tokens)
     DS_CHECK(count >= 0 && count <= inputs.mixed.size(1));
+  if (has_gpu_walk(inputs)) return walk_on_gpu(inputs, row_tokens, state);
   if (!inputs.mixed.device().is_cpu()) {
     std::vector<Span> spans;
     for (int64_t b = 0; b < B; ++b)
@@ -121,6 +125,7 @@ Tensor delta_rule_recurrent(
 Tensor delta_rule_tree(const DeltaInputs& inputs, const TreeLayout& tree, const Tensor& state) {
   check_delta_inputs(inputs, state);
   DS_CHECK(state.defined() && tree.B == inputs.mixed.size(0) && tree.T == inputs.mixed.size(1));
+  if (has_gpu_walk(inputs)) return walk_tree_on_gpu(inputs, tree, state);
   if (!inputs.mixed.device().is_cpu()) return delta_rule_tree_by_ancestors(inputs, tree, state);
   return walk(inputs, {tree.sizes, &tree, state.data_ptr()});
 }

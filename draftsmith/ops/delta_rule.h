@@ -36,8 +36,9 @@ struct DeltaInputs {
 /// recurrence. Every span starts from a state of its own: zeros, or `state[row]` if given, which
 /// then becomes the state after the span (one span per row). Tokens outside the spans get zeros.
 ///
-/// bfloat16 tokens on a CPU with a tile unit (AMX) run in a kernel of their own, where float32
-/// factors keep 16 bits in products with the state; all else is `delta_rule_chunked_plain`.
+/// bfloat16 tokens on a CPU with a tile unit (AMX), and on a GPU in heads of usual widths, run in a
+/// kernel of their own, where float32 factors keep 16 bits in products with the state; all else is
+/// `delta_rule_chunked_plain`.
 torch::Tensor delta_rule_chunked(    // [B, T, Hv, Ev] as mixed
     const DeltaInputs& inputs,
     const std::vector<Span>& spans,
@@ -61,9 +62,9 @@ torch::Tensor delta_rule_recurrent(  // [B, T, Hv, Ev] as mixed
     const torch::Tensor& state);     // [B, Hv, Ek, Ev], changed in place
 
 /// Every node of a tree continues the state of its parent, roots continue `state`, which stays as
-/// it is. On the CPU the tree is walked depth first, so that a node has the bits that
-/// `delta_rule_recurrent` gives the last token of its path; elsewhere as below.
-/// Memory: on the CPU one state per level of the tree and thread.
+/// it is. By the kernels of CPU and GPU the tree is walked depth first, so that a node has the bits
+/// that `delta_rule_recurrent` gives the last token of its path; elsewhere as below. Memory: on the
+/// CPU one state per level of the tree and thread; on a GPU one per row, head and nested fork.
 torch::Tensor delta_rule_tree(       // [B, T, Hv, Ev] as mixed
     const DeltaInputs& inputs,
     const TreeLayout& tree,

@@ -18,7 +18,7 @@ struct HeadChunk {
 /// double beyond.
 ChunkTerms run_head_kernels(const HeadChunk& chunk, const LossOptions& options);
 
-/// The same by libtorch operations, for devices without kernels of their own. Memory: a few
+/// The same by libtorch operations, for more best ids than the kernels of a GPU give. Memory: a few
 /// float32 arrays [r, V].
 ChunkTerms run_head_composed(const HeadChunk& chunk, const LossOptions& options);
 

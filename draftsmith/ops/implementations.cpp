@@ -14,7 +14,12 @@ std::vector<std::string> describe_operations(
     torch::Device device,
     torch::ScalarType dtype,
     const std::vector<int64_t>& head_dims) {
-  if (!device.is_cpu()) return {fmt::format("{}: libtorch for all operations", device.str())};
+  if (!device.is_cpu()) {
+    return {fmt::format(
+        "{}: own kernels for norms, rotary, SwiGLU, attention of blocks, delta rule, head and best "
+        "ids; libtorch for the rest",
+        device.str())};
+  }
   // The lowest bit is the best target that this processor has.
   const int64_t targets = hwy::SupportedTargets();
   const char* vectors = hwy::TargetName(targets & -targets);

@@ -4,14 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/ops/cuda/on_device.h"
 #include "draftsmith/ops/head_chunk.h"
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/loss_rows.h"
+#include "draftsmith/ops/row_stream.h"
 #include "draftsmith/ops/storage.h"
 
 namespace draftsmith::ops {
@@ -72,8 +75,42 @@ Tensor make_logits_buffer(const std::vector<LossChunk>& chunks, const Tensor& lm
   }
 }
 
-Tensor as_indices(const std::vector<int64_t>& values, const Tensor& like) {
-  return torch::tensor(values, torch::kLong).to(like.device());
+/// Ids of a chunk, on the device.
+struct ChunkIds {
+  Tensor distinct;  // [m] rows of teacher_states
+  Tensor inverse;   // [r] places in `distinct`
+  Tensor words;     // [..] some labels, each once
+};
+
+/// Those of all chunks in one copy, so that a GPU is not waited for between chunks. `labels` are
+/// those of the supervised rows, on the host.
+std::vector<ChunkIds>
+put_chunk_ids(const std::vector<LossChunk>& chunks, const Tensor& labels, torch::Device device) {
+  const int64_t* label = labels.const_data_ptr<int64_t>();
+  std::vector<int64_t> all;
+  std::vector<int64_t> num_words;
+  for (const auto& chunk : chunks) {
+    all.insert(all.end(), chunk.distinct.begin(), chunk.distinct.end());
+    all.insert(all.end(), chunk.inverse.begin(), chunk.inverse.end());
+    const std::set<int64_t> words(label + chunk.begin, label + chunk.end);
+    num_words.push_back(std::min(kShiftWords, static_cast<int64_t>(words.size())));
+    all.insert(all.end(), words.begin(), std::next(words.begin(), num_words.back()));
+  }
+  const auto ids = torch::tensor(all, torch::kLong).to(device);
+  std::vector<ChunkIds> result;
+  int64_t begin = 0;
+  const auto take = [&](size_t count) {
+    const auto taken = ids.narrow(0, begin, static_cast<int64_t>(count));
+    begin += taken.size(0);
+    return taken;
+  };
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    auto& chunk = result.emplace_back();
+    chunk.distinct = take(chunks[i].distinct.size());
+    chunk.inverse = take(chunks[i].inverse.size());
+    chunk.words = take(static_cast<size_t>(num_words[i]));
+  }
+  return result;
 }
 
 /// Minus the logit that the likely words of each row lie around: a constant per row that softmax
@@ -83,62 +120,132 @@ Tensor as_indices(const std::vector<int64_t>& values, const Tensor& like) {
 Tensor find_shifts(
     const Tensor& teacher,
     const Tensor& student,
-    const Tensor& teacher_rows,
-    const Tensor& labels,
+    const ChunkIds& ids,
     const Tensor& lm_head) {
-  const auto words = std::get<0>(at::_unique2(labels)).slice(0, 0, kShiftWords);
-  const auto head = lm_head.index_select(0, words).t();
+  const auto head = lm_head.index_select(0, ids.words).t();
   const auto [best, place] = torch::mm(student, head).max(1, /*keepdim=*/true);
   if (!teacher.defined()) return best.neg();
   const auto teacher_logits = torch::mm(teacher, head);
-  const auto shift = best - teacher_logits.index_select(0, teacher_rows).gather(1, place);
+  const auto shift = best - teacher_logits.index_select(0, ids.inverse).gather(1, place);
   return torch::cat({teacher_logits.amax(1, /*keepdim=*/true), shift}).neg();
 }
 
-/// Terms of the supervised rows of one chunk; their gradient goes to its rows of `dhidden`.
-ChunkTerms run_chunk(
+/// A chunk whose logits are there, or on their way, with all that they are made of.
+struct RunningChunk {
+  HeadChunk chunk;
+  Tensor states, teacher, shifts;
+};
+
+/// `hidden` are the chunk's rows; they become rows of z - t.
+RunningChunk start_chunk(
     const LossRows& rows,
-    const LossChunk& plan,
+    const Tensor& index,  // the chunk's supervised rows
+    Tensor hidden,
+    const ChunkIds& ids,
+    const Tensor& lm_head,
+    const Tensor& buffer,
+    bool needs_gradient) {
+  const int64_t count = index.size(0);
+  const int64_t distinct = ids.distinct.size(0);
+  RunningChunk run{
+      .chunk =
+          {.logits = buffer.narrow(0, distinct, count),
+           .labels = rows.labels.index_select(0, index),
+           .teacher_logits = {},
+           .teacher_rows = {},
+           .needs_gradient = needs_gradient},
+      .states = std::move(hidden),
+      .teacher = {},
+      .shifts = {}};
+  if (distinct > 0) {
+    run.teacher = rows.teacher_states.detach().index_select(0, ids.distinct);
+    run.chunk.teacher_rows = ids.inverse;
+    run.chunk.teacher_logits = buffer.narrow(0, 0, distinct);
+  }
+  if (lm_head.scalar_type() == torch::kBFloat16)
+    run.shifts = find_shifts(run.teacher, run.states, ids, lm_head);
+  if (distinct > 0) {
+    const auto difference = run.states.sub_(run.teacher.index_select(0, ids.inverse));
+    run.states = torch::cat({run.teacher, difference});
+  }
+  // One GEMM for the teacher's logits t and the student's z - t.
+  auto logits = buffer.narrow(0, 0, distinct + count);
+  if (run.shifts.defined()) {
+    at::addmm_out(logits, run.shifts.expand_as(logits), run.states, lm_head.t());
+  } else {
+    at::mm_out(logits, run.states, lm_head.t());
+  }
+  return run;
+}
+
+ChunkTerms run_head(const HeadChunk& chunk, const LossOptions& options) {
+  const bool has_kernel = chunk.logits.is_cpu() || options.top_k <= cuda::kMaxTop;
+  return has_kernel ? run_head_kernels(chunk, options) : run_head_composed(chunk, options);
+}
+
+/// Puts the terms of all supervised rows in their places and returns their gradient, if it is
+/// needed. On a GPU the row kernels of a chunk run beside the product of the next one, each in its
+/// own buffer.
+Tensor run_chunks(
+    LossTerms& terms,
+    const LossRows& rows,
     const Tensor& supervised,
     const Tensor& lm_head,
     const LossOptions& options,
-    const Tensor& buffer,
-    const Tensor& dhidden) {
-  const int64_t count = plan.end - plan.begin;
-  const auto distinct = static_cast<int64_t>(plan.distinct.size());
-  const auto index = supervised.narrow(0, plan.begin, count);
-  auto states = take_finite_rows(rows.hidden, index);
-  Tensor teacher;  // [distinct, D]
-  HeadChunk chunk{
-      .logits = buffer.narrow(0, distinct, count),
-      .labels = rows.labels.index_select(0, index),
-      .teacher_logits = {},
-      .teacher_rows = {},
-      .needs_gradient = dhidden.defined()};
-  if (distinct > 0) {
-    teacher = rows.teacher_states.detach().index_select(0, as_indices(plan.distinct, lm_head));
-    chunk.teacher_rows = as_indices(plan.inverse, lm_head);
-    chunk.teacher_logits = buffer.narrow(0, 0, distinct);
+    bool needs_gradient) {
+  const int64_t count = supervised.size(0);
+  const auto device = lm_head.device();
+  const auto labels = rows.labels.index_select(0, supervised).cpu();
+  Tensor teacher_rows;
+  if (rows.teacher_states.defined())
+    teacher_rows = rows.teacher_rows.index_select(0, supervised).cpu();
+  std::vector<Tensor> buffers;
+  std::vector<RunningChunk> runs;
+  RowStream row_stream(device);  // its end comes before that of what it uses
+  const int64_t num_buffers = row_stream.overlaps() ? 2 : 1;
+  const int64_t capacity = options.chunk_rows > 0 ? options.chunk_rows : 2 * count;
+  const auto chunks = plan_even_chunks(
+      teacher_rows.defined() ? teacher_rows.const_data_ptr<int64_t>() : nullptr, count,
+      std::max<int64_t>(1, capacity / num_buffers));
+  const auto ids = put_chunk_ids(chunks, labels, device);
+  Tensor dhidden;
+  if (needs_gradient) dhidden = torch::empty({count, rows.hidden.size(1)}, lm_head.options());
+  for (int64_t i = 0; i < num_buffers; ++i)
+    buffers.push_back(make_logits_buffer(chunks, lm_head));
+
+  std::vector<Tensor> sums;  // of the hidden states: whether all are finite, looked at once
+  runs.resize(chunks.size());
+  const auto finish = [&](size_t i) {
+    row_stream.wait_for(i);
+    if (needs_gradient) {
+      auto out = dhidden.narrow(0, chunks[i].begin, chunks[i].end - chunks[i].begin);
+      at::mm_out(out, runs[i].chunk.logits, lm_head);
+    }
+    runs[i] = {};
+  };
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const auto index = supervised.narrow(0, chunks[i].begin, chunks[i].end - chunks[i].begin);
+    Tensor hidden;
+    if (row_stream.overlaps()) {
+      hidden = rows.hidden.detach().index_select(0, index);
+      sums.push_back(hidden.sum(torch::kFloat));
+    } else {
+      hidden = take_finite_rows(rows.hidden, index);
+    }
+    runs[i] = start_chunk(
+        rows, index, std::move(hidden), ids[i], lm_head, buffers[i % buffers.size()],
+        needs_gradient);
+    row_stream.run([&] { put_terms(terms, index, run_head(runs[i].chunk, options)); });
+    if (!row_stream.overlaps()) {
+      finish(i);
+    } else if (i > 0) {
+      finish(i - 1);
+    }
   }
-  Tensor shifts;
-  if (lm_head.scalar_type() == torch::kBFloat16)
-    shifts = find_shifts(teacher, states, chunk.teacher_rows, chunk.labels, lm_head);
-  if (distinct > 0)
-    states = torch::cat({teacher, states.sub_(teacher.index_select(0, chunk.teacher_rows))});
-  // One GEMM for the teacher's logits t and the student's z - t.
-  auto logits = buffer.narrow(0, 0, distinct + count);
-  if (shifts.defined()) {
-    at::addmm_out(logits, shifts.expand_as(logits), states, lm_head.t());
-  } else {
-    at::mm_out(logits, states, lm_head.t());
-  }
-  const auto terms =
-      lm_head.is_cpu() ? run_head_kernels(chunk, options) : run_head_composed(chunk, options);
-  if (dhidden.defined()) {
-    auto out = dhidden.narrow(0, plan.begin, count);
-    at::mm_out(out, chunk.logits, lm_head);
-  }
-  return terms;
+  if (row_stream.overlaps() && !chunks.empty()) finish(chunks.size() - 1);
+  if (!sums.empty() && !torch::stack(sums).isfinite().all().item<bool>())
+    take_finite_rows(rows.hidden, supervised);  // names the first that is not
+  return dhidden;
 }
 
 }  // namespace
@@ -146,16 +253,18 @@ ChunkTerms run_chunk(
 ChunkTerms run_head_kernels(const HeadChunk& chunk, const LossOptions& options) {
   const int64_t count = chunk.logits.size(0);
   const int64_t V = chunk.logits.size(1);
-  const auto values = torch::empty({4, count}, torch::kDouble);
+  const auto wide = chunk.logits.options().dtype(torch::kDouble);
+  const auto ids = wide.dtype(torch::kLong);
+  const auto values = torch::empty({4, count}, wide);
   ChunkTerms terms{
       .ce = values[0],
       .kl = values[1],
       .cap = values[2],
       .label_probability = values[3],
-      .predicted = torch::empty({count}, torch::kLong),
+      .predicted = torch::empty({count}, ids),
       .teacher_predicted = {},
-      .top_ids = torch::empty({count, options.top_k}, torch::kLong),
-      .top_log_probs = torch::empty({count, options.top_k}, torch::kDouble)};
+      .top_ids = torch::empty({count, options.top_k}, ids),
+      .top_log_probs = torch::empty({count, options.top_k}, wide)};
   HeadRowsParams params{
       .storage = storage_of(chunk.logits),
       .logits = chunk.logits.data_ptr(),
@@ -176,20 +285,21 @@ ChunkTerms run_head_kernels(const HeadChunk& chunk, const LossOptions& options) 
   Tensor log_sum, argmax;
   if (chunk.teacher_logits.defined()) {
     const int64_t distinct = chunk.teacher_logits.size(0);
-    log_sum = torch::empty({distinct}, torch::kDouble);
-    argmax = torch::empty({distinct}, torch::kLong);
+    log_sum = torch::empty({distinct}, wide);
+    argmax = torch::empty({distinct}, ids);
     params.teacher_logits = chunk.teacher_logits.const_data_ptr();
     params.teacher_rows = chunk.teacher_rows.const_data_ptr<int64_t>();
     params.teacher = {log_sum.data_ptr<double>(), argmax.data_ptr<int64_t>()};
-    compute_teacher_rows(
-        {.storage = params.storage,
-         .logits = params.teacher_logits,
-         .rows = distinct,
-         .vocab_size = V,
-         .out = params.teacher});
+    const TeacherRowsParams teacher{
+        .storage = params.storage,
+        .logits = params.teacher_logits,
+        .rows = distinct,
+        .vocab_size = V,
+        .out = params.teacher};
+    cuda::run_where(chunk.logits, teacher, compute_teacher_rows, cuda::compute_teacher_rows);
     terms.teacher_predicted = argmax.index_select(0, chunk.teacher_rows);
   }
-  compute_head_rows(params);
+  cuda::run_where(chunk.logits, params, compute_head_rows, cuda::compute_head_rows);
   return terms;
 }
 
@@ -200,19 +310,7 @@ LossTerms fused_loss(const LossRows& rows, const Tensor& lm_head, const LossOpti
   Tensor dhidden;  // of the supervised rows
   {
     const at::NoGradGuard no_grad;
-    const int64_t count = supervised.size(0);
-    Tensor teacher_rows;
-    if (rows.teacher_states.defined())
-      teacher_rows = rows.teacher_rows.index_select(0, supervised).cpu();
-    const auto chunks = plan_even_chunks(
-        teacher_rows.defined() ? teacher_rows.const_data_ptr<int64_t>() : nullptr, count,
-        options.chunk_rows > 0 ? options.chunk_rows : 2 * count);
-    if (needs_gradient) dhidden = torch::empty({count, rows.hidden.size(1)}, lm_head.options());
-    const auto buffer = make_logits_buffer(chunks, lm_head);
-    for (const auto& chunk : chunks) {
-      const auto values = run_chunk(rows, chunk, supervised, lm_head, options, buffer, dhidden);
-      put_terms(terms, supervised.narrow(0, chunk.begin, chunk.end - chunk.begin), values);
-    }
+    dhidden = run_chunks(terms, rows, supervised, lm_head, options, needs_gradient);
     terms.row_loss = combine_terms(terms.ce, terms.kl, terms.cap, options);
   }
   if (needs_gradient)

@@ -67,9 +67,10 @@ int64_t default_chunk_rows(int64_t vocab_size, int64_t element_bytes);
 /// the teacher's logits then cancels in q - p, which is small where the two nearly agree.
 ///
 /// Gradient: to `hidden` only, once or several times.
-/// Memory: kFused one array [chunk_rows, V] of the dtype of `hidden`, and the gradient of the
-/// supervised rows; kRecompute some eight float32 arrays [chunk_rows, V] while it runs, and
-/// nothing of its own between forward and backward; kFull all [R, V] logits several times.
+/// Memory: kFused one array [chunk_rows, V] of the dtype of `hidden` (on a GPU two of half the
+/// rows, so that a chunk's products and another's sums run at once), and the gradient of the
+/// supervised rows; kRecompute some eight float32 arrays [chunk_rows, V] while it runs, and nothing
+/// of its own between forward and backward; kFull all [R, V] logits several times.
 /// Errors: ShapeError if rows, dtypes or devices disagree, if a weight is negative or not finite,
 /// or if a row of positive weight has a label outside the vocabulary or a hidden state that is
 /// not finite; DeviceError if there is no memory for a chunk.

@@ -5,6 +5,7 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/cuda/on_device.h"
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/storage.h"
 
@@ -23,17 +24,18 @@ struct Variant {
 Tensor run_forward(const Tensor& x, const Tensor& weight, double eps, const Variant& variant) {
   auto out = torch::empty_like(x);
   const int64_t width = x.size(-1);
-  compute_rms_norm(
-      {.storage = storage_of(x),
-       .x = x.const_data_ptr(),
-       .weight = weight.const_data_ptr(),
-       .rows = width == 0 ? 0 : x.numel() / width,
-       .width = width,
-       .eps = eps,
-       .out = out.data_ptr(),
-       .scale = variant.scale,
-       .is_zero_centred = variant.is_zero_centred,
-       .gate = variant.gate});
+  const RmsNormParams params{
+      .storage = storage_of(x),
+      .x = x.const_data_ptr(),
+      .weight = weight.const_data_ptr(),
+      .rows = width == 0 ? 0 : x.numel() / width,
+      .width = width,
+      .eps = eps,
+      .out = out.data_ptr(),
+      .scale = variant.scale,
+      .is_zero_centred = variant.is_zero_centred,
+      .gate = variant.gate};
+  cuda::run_where(x, params, compute_rms_norm, cuda::compute_rms_norm);
   return out;
 }
 
@@ -62,16 +64,24 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
     const auto out_gradient = upstream[0].contiguous();
     auto x_gradient = torch::empty_like(x);
     auto weight_gradient = torch::empty({x.size(-1)}, x.options().dtype(torch::kDouble));
-    compute_rms_norm_gradient(
-        {.storage = storage_of(x),
-         .x = x.const_data_ptr(),
-         .weight = weight.const_data_ptr(),
-         .scale = saved[2].const_data_ptr<double>(),
-         .out_gradient = out_gradient.const_data_ptr(),
-         .rows = x.numel() / x.size(-1),
-         .width = x.size(-1),
-         .x_gradient = x_gradient.data_ptr(),
-         .weight_gradient = weight_gradient.data_ptr<double>()});
+    const RmsNormGradientParams params{
+        .storage = storage_of(x),
+        .x = x.const_data_ptr(),
+        .weight = weight.const_data_ptr(),
+        .scale = saved[2].const_data_ptr<double>(),
+        .out_gradient = out_gradient.const_data_ptr(),
+        .rows = x.numel() / x.size(-1),
+        .width = x.size(-1),
+        .x_gradient = x_gradient.data_ptr(),
+        .weight_gradient = weight_gradient.data_ptr<double>()};
+    if (x.is_cpu()) {
+      compute_rms_norm_gradient(params);
+    } else {
+      const cuda::OnDevice place(x);
+      const auto partial = torch::empty(
+          {cuda::rms_norm_partial_size(params.rows, params.width)}, weight_gradient.options());
+      cuda::compute_rms_norm_gradient(params, partial.data_ptr<double>(), place.stream());
+    }
     return {x_gradient, weight_gradient.to(weight.scalar_type()), Tensor()};
   }
 };

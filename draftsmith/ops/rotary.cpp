@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/cuda/on_device.h"
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/storage.h"
 
@@ -14,19 +15,20 @@ using torch::Tensor;
 
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, bool is_inverse) {
   auto out = torch::empty_like(x);
-  compute_rotary(
-      {.storage = storage_of(x),
-       .x = x.const_data_ptr(),
-       .cos = cos.const_data_ptr(),
-       .sin = sin.const_data_ptr(),
-       .B = x.size(0),
-       .S = x.size(1),
-       .H = x.size(2),
-       .E = x.size(3),
-       .rotated = 2 * cos.size(-1),
-       .has_batch_angles = cos.size(0) > 1,
-       .is_inverse = is_inverse,
-       .out = out.data_ptr()});
+  const RotaryParams params{
+      .storage = storage_of(x),
+      .x = x.const_data_ptr(),
+      .cos = cos.const_data_ptr(),
+      .sin = sin.const_data_ptr(),
+      .B = x.size(0),
+      .S = x.size(1),
+      .H = x.size(2),
+      .E = x.size(3),
+      .rotated = 2 * cos.size(-1),
+      .has_batch_angles = cos.size(0) > 1,
+      .is_inverse = is_inverse,
+      .out = out.data_ptr()};
+  cuda::run_where(x, params, compute_rotary, cuda::compute_rotary);
   return out;
 }
 

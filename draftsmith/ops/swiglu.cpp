@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/cuda/on_device.h"
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/storage.h"
 
@@ -25,7 +26,7 @@ Tensor run_forward(const Tensor& gate, const Tensor& up) {
   auto out = torch::empty_like(gate);
   auto params = make_params(gate, up);
   params.out = out.data_ptr();
-  compute_swiglu(params);
+  cuda::run_where(gate, params, compute_swiglu, cuda::compute_swiglu);
   return out;
 }
 
@@ -47,7 +48,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     params.out_gradient = out_gradient.const_data_ptr();
     params.gate_gradient = gate_gradient.data_ptr();
     params.up_gradient = up_gradient.data_ptr();
-    compute_swiglu(params);
+    cuda::run_where(saved[0], params, compute_swiglu, cuda::compute_swiglu);
     return {gate_gradient, up_gradient};
   }
 };

@@ -12,7 +12,8 @@ struct TopK {
 
 /// The k most probable ids of each row of logits with their log-probabilities,
 ///   log_probs = logits[ids] - log sum_v exp(logits[v]),
-/// from one pass over the logits.
+/// from one pass over the logits (a GPU takes two). The result is on the host, where trees are
+/// made.
 ///
 /// Gradient: none. Memory: k to k + 1,024 candidates per thread.
 /// Errors: ShapeError unless 1 <= k <= V and the logits are bf16 or fp32.

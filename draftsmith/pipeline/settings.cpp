@@ -1,7 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/pipeline/settings.h"
 
+#include <fmt/format.h>
+
+#include "draftsmith/base/error.h"
+
 namespace draftsmith::pipeline {
+namespace {
+
+void check_devices(
+    const std::string& key,
+    const std::vector<std::string>& devices,
+    int64_t workers,
+    const std::string& workers_key) {
+  for (const auto& name : devices)
+    model::parse_device(name);
+  if (devices.empty() || static_cast<int64_t>(devices.size()) == workers) return;
+  throw ConfigError(
+      {.what = key,
+       .expected = fmt::format("a device for each of {} workers, or none", workers),
+       .got = fmt::format("{}", devices.size()),
+       .hint = fmt::format("--{}={}", workers_key, devices.size())});
+}
+
+}  // namespace
+
+void PipelineSettings::check(const model::TargetSettings& target) const {
+  check_devices(
+      "pipeline.target_devices", target_devices, target_workers, "pipeline.target_workers");
+  check_devices(
+      "pipeline.drafter_devices", drafter_devices, drafter_workers, "pipeline.drafter_workers");
+  if (!target.devices.empty() && !target_devices.empty()) {
+    throw ConfigError(
+        {.what = "pipeline.target_devices",
+         .expected = "none, as target.devices spreads one target over several devices",
+         .got = fmt::format("{}", target_devices.size()),
+         .hint = "leaving out one of them"});
+  }
+  if (role == "target" && target_workers == 0) {
+    throw ConfigError(
+        {.what = "pipeline.target_workers",
+         .expected = "at least 1 where pipeline.role is target",
+         .got = "0",
+         .hint = "--pipeline.target_workers=1"});
+  }
+  if (cuda_graphs) {
+    throw ConfigError(
+        {.what = "pipeline.cuda_graphs",
+         .expected = "false without CUDA devices",
+         .got = "true",
+         .hint = "--pipeline.cuda_graphs=false"});
+  }
+}
+
+void add_fields(FieldList& fields, PipelineSettings& settings) {
+  fields.begin_section("pipeline");
+  fields.add(
+      "target_workers", settings.target_workers,
+      "threads that run the target ahead of the drafters; 0 = in turn with the drafter, which "
+      "needs the least memory",
+      kAtLeastZero);
+  fields.add(
+      "drafter_workers", settings.drafter_workers, "drafters that train together", kAtLeastOne);
+  fields.add(
+      "queue_batches", settings.queue_batches,
+      "most batches that wait before each target and before each drafter", kAtLeastOne);
+  fields.add(
+      "target_devices", settings.target_devices,
+      "a device for each target worker; empty = target.device for all");
+  fields.add(
+      "drafter_devices", settings.drafter_devices,
+      "a device for each drafter worker; empty = target.device for all");
+  fields.add_choice(
+      "role", settings.role, {"both", "target", "drafter"},
+      "what this process does in a run of several: runs the target for others, trains, or both");
+  fields.add(
+      "cuda_graphs", settings.cuda_graphs, "capture the drafter's step once for each batch shape");
+  fields.add(
+      "timeout", settings.timeout, "seconds after which a silent process is taken for dead", {1});
+}
 
 void add_fields(FieldList& fields, ExtractSettings& settings) {
   fields.begin_section("extract");

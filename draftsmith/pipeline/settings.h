@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "draftsmith/base/fields.h"
+#include "draftsmith/model/settings.h"
 
 namespace draftsmith::pipeline {
 
@@ -15,6 +16,23 @@ struct ExtractSettings {
   std::vector<int64_t> layers;  // empty = the drafter's
 };
 
+/// Who makes batches and who trains on them.
+struct PipelineSettings {
+  int64_t target_workers = 1;  // 0 = the drafter's thread runs the target itself
+  int64_t drafter_workers = 1;
+  int64_t queue_batches = 2;
+  std::vector<std::string> target_devices;   // one for each worker; empty = target.device for all
+  std::vector<std::string> drafter_devices;  // one for each worker; empty = target.device for all
+  std::string role = "both";
+  bool cuda_graphs = false;
+  double timeout = 600;  // seconds
+
+  /// Errors: ConfigError for settings that contradict each other or the target's; DeviceError for
+  /// a device that this build does not have.
+  void check(const model::TargetSettings& target) const;
+};
+
 void add_fields(FieldList& fields, ExtractSettings& settings);
+void add_fields(FieldList& fields, PipelineSettings& settings);
 
 }  // namespace draftsmith::pipeline

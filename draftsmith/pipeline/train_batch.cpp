@@ -11,14 +11,22 @@ TrainBatch make_train_batch(
     data::SourceBatch batch,
     const std::vector<int64_t>& target_layer_ids,
     torch::ScalarType drafter_dtype) {
+  const memory::Stage stage("the target's forward");
+  const auto states = find_target_states(target, batch.tokens, target_layer_ids);
+  return join_train_batch(target, std::move(batch), states, drafter_dtype);
+}
+
+TrainBatch join_train_batch(
+    const model::Target& target,
+    data::SourceBatch batch,
+    const model::TargetStates& states,
+    torch::ScalarType drafter_dtype) {
   TrainBatch result;
   result.tokens = std::move(batch.tokens);
   result.blocks = data::join_rows(batch.blocks);
   result.source = batch.source;
   result.at = batch.at;
   result.next = batch.next;
-  const memory::Stage stage("the target's forward");
-  const auto states = find_target_states(target, result.tokens, target_layer_ids);
   const auto join = [&](const torch::Tensor& rows) {
     return rows.to(drafter_dtype).flatten(0, 1).unsqueeze(0);
   };

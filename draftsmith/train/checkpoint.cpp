@@ -6,6 +6,7 @@
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/checksum.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/base/file_name.h"
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/safetensors.h"
 
@@ -43,7 +44,8 @@ Json state_as_json(const TrainState& state) {
       {"dataset", stamp.dataset},
       {"target", stamp.target},
       {"build", {{"commit", stamp.commit}, {"is_changed", stamp.is_changed}}},
-      {"plan", {{"chunk_rows", stamp.chunk_rows}, {"recomputes_layers", stamp.recomputes_layers}}}};
+      {"plan", {{"chunk_rows", stamp.chunk_rows}, {"recomputes_layers", stamp.recomputes_layers}}},
+      {"ranks", stamp.ranks}};
 }
 
 Json make_manifest(const fs::path& folder) {
@@ -60,10 +62,10 @@ Json make_manifest(const fs::path& folder) {
 /// Throws a DataError that names the first file which is not as the manifest says.
 void check_files(const fs::path& folder) {
   const auto files = JsonObject::from_file(folder / kManifestFile).object("files");
-  for (const auto& [name, unused] : files.value().items()) {
-    const JsonObject file = files.object(name);
+  for (const auto& [name, entry] : files.value().items()) {
+    const JsonObject file(entry, fmt::format("{}, {}", files.where(), name));
     const int64_t bytes = file.integer("bytes", 0, INT64_MAX);
-    if (fs::path(name).filename() != name) {
+    if (!is_plain_file_name(name)) {
       throw DataError(
           {.what = kManifestFile,
            .expected = "names of files in its folder",
@@ -141,8 +143,15 @@ RunStamp read_stamp(const fs::path& folder) {
   const auto settings = json.object("settings");
   const auto build = json.object("build");
   RunStamp stamp;
-  for (const auto& [key, value] : settings.value().items())
-    stamp.settings[key] = settings.text(key);
+  for (const auto& [key, value] : settings.value().items()) {
+    if (!value.is_string())
+      throw DataError(
+          {.what = key,
+           .expected = "a text",
+           .got = value.type_name(),
+           .where = settings.where()});
+    stamp.settings[key] = value.get<std::string>();
+  }
   stamp.dataset = json.text("dataset");
   stamp.target = json.text("target");
   stamp.commit = build.text("commit");
@@ -150,6 +159,7 @@ RunStamp read_stamp(const fs::path& folder) {
   const auto plan = json.object("plan");
   stamp.chunk_rows = plan.integer("chunk_rows", 0, INT64_MAX);
   stamp.recomputes_layers = plan.boolean_or("recomputes_layers", false);
+  stamp.ranks = json.integer_or("ranks", 1, 1, INT64_MAX);
   return stamp;
 }
 

@@ -40,6 +40,7 @@ struct RunStamp {
   bool is_changed = false;                      // whether the build's tree differed from it
   int64_t chunk_rows = 0;                       // of the memory plan; 0 = not known
   bool recomputes_layers = false;               // of the memory plan
+  int64_t ranks = 1;                            // that shared its batches last
 };
 
 /// All that a checkpoint holds. The tensors may be those that training goes on with.

@@ -1,28 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/evaluation.h"
 
-#include "draftsmith/pipeline/train_batch.h"
+#include <exception>
+
+#include "draftsmith/train/agreement.h"
 #include "draftsmith/train/step.h"
 
 namespace draftsmith::train {
 
 MetricSums evaluate_held_out(
-    const model::Target& target,
+    const BatchMaker& make_batch,
     const model::Drafter& drafter,
     const torch::Tensor& lm_head,
     data::BatchSource& held_out,
     const LossSettings& loss,
-    int64_t tree_budget) {
+    int64_t tree_budget,
+    const pipeline::Ranks& ranks) {
   const auto rule = drafter.block_rule(loss.block_decay());
-  MetricSums sums;
-  for (int64_t i = 0; i < held_out.batches_of_epoch(0); ++i) {
-    const auto batch = pipeline::make_train_batch(
-        target, held_out.read({0, i}, rule), drafter.config().target_layer_ids, drafter.dtype());
-    sums += run_micro_step(
-                drafter, lm_head, batch, loss, /*needs_gradients=*/false, /*plan=*/{}, tree_budget)
-                .sums;
+  std::vector<MetricSums> sums(1);
+  std::exception_ptr failure;
+  try {
+    for (int64_t i = ranks.rank(); i < held_out.batches_of_epoch(0); i += ranks.size()) {
+      const auto batch = make_batch(held_out.read({0, i}, rule, ranks.size()));
+      sums[0] += run_micro_step(
+                     drafter, lm_head, batch, loss, /*needs_gradients=*/false, /*plan=*/{},
+                     tree_budget)
+                     .sums;
+    }
+  } catch (const std::exception&) {
+    failure = std::current_exception();
   }
-  return sums;
+  sum_over_ranks(ranks, sums, rule.block_size, failure);
+  return sums[0];
 }
 
 }  // namespace draftsmith::train

@@ -2,147 +2,216 @@
 #include "draftsmith/train/optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/split_float.h"
 
 namespace draftsmith::train {
-
 namespace {
 
 using torch::Tensor;
 
 /// Parameters updated together: their float32 numbers stay in a cache, and whole vectors of any
 /// processor fit, so that the result does not depend on it.
-constexpr int64_t kPart = int64_t{1} << 20;
+constexpr int64_t kTogether = int64_t{1} << 20;
 
 // Prefixes of tensors in a saved state.
 constexpr const char* kMaster = "master.";
 constexpr const char* kLowBits = "master_low.";
 
+/// Calls `run(first, count)` for stretches of that many numbers.
 template <class Run>
-void for_parts(int64_t count, const Run& run) {
-  for (int64_t first = 0; first < count; first += kPart)
-    run(first, std::min(kPart, count - first));
+void for_stretches(int64_t count, const Run& run) {
+  for (int64_t first = 0; first < count; first += kTogether)
+    run(first, std::min(kTogether, count - first));
 }
 
-Tensor part_of(const Tensor& tensor, int64_t first, int64_t count) {
+Tensor stretch_of(const Tensor& tensor, int64_t first, int64_t count) {
   return tensor.view(-1).narrow(0, first, count);
 }
 
-/// Writes weights, and what they lack if it is kept, from float32 masters.
-void round_masters(const Tensor& masters, const Tensor& weights, const Tensor& low) {
-  for_parts(weights.numel(), [&](int64_t first, int64_t count) {
-    ops::split_float(
-        part_of(masters, first, count), part_of(weights, first, count),
-        low.defined() ? part_of(low, first, count) : Tensor());
-  });
+std::vector<torch::Tensor> detach_all(const AdamW::Parameters& parameters) {
+  std::vector<torch::Tensor> weights;
+  for (const auto& [name, weight] : parameters)
+    weights.push_back(weight.detach());
+  return weights;
 }
 
 }  // namespace
 
-AdamW::AdamW(const Parameters& parameters, const AdamWSettings& settings) : settings_(settings) {
-  const bool has_masters =
-      !parameters.empty() && parameters.front().second.scalar_type() != torch::kFloat;
-  if (has_masters) masters_kind_ = settings.splits_masters ? Masters::kSplit : Masters::kFloat;
-  for (const auto& [name, parameter] : parameters) {
-    const auto weight = parameter.detach();
-    DS_CHECK(weight.is_contiguous());
-    const auto sums = weight.options().dtype(torch::kFloat);
-    names_.push_back(name);
-    weights_.push_back(weight);
-    masters_.push_back(
-        masters_kind_ == Masters::kSplit
-            ? torch::zeros(weight.sizes(), weight.options().dtype(torch::kShort))
-            : weight.to(torch::kFloat));
-    for (auto* list : {&gradients_, &first_, &second_})
-      list->push_back(torch::zeros(weight.sizes(), sums));
+AdamW::AdamW(const Parameters& parameters, const AdamWSettings& settings, pipeline::Ranks ranks)
+    : settings_(settings),
+      ranks_(std::move(ranks)),
+      weights_(detach_all(parameters)),
+      gradients_(weights_, ranks_, is_sharded()) {
+  DS_CHECK(!(settings.shards_state && settings.splits_masters));
+  if (!weights_.empty() && weights_.front().scalar_type() != torch::kFloat)
+    masters_ = settings.splits_masters ? Masters::kSplit : Masters::kFloat;
+  std::vector<Slice> slices;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    names_.push_back(parameters[i].first);
+    slices.push_back({i, 0, weights_[i].numel()});
   }
+  if (is_sharded()) slices = gradients_.plan().slices_of(ranks_.rank());
+  for (const Slice& slice : slices) {
+    Part part;
+    part.slice = slice;
+    part.weight = cut(weights_[slice.parameter], slice);
+    DS_CHECK(part.weight.is_contiguous());
+    part.master = masters_ == Masters::kSplit ? torch::zeros_like(part.weight, torch::kShort)
+                                              : part.weight.to(torch::kFloat);
+    part.gradient = cut(gradients_.sums()[slice.parameter], slice);
+    part.first = torch::zeros_like(part.weight, torch::kFloat);
+    part.second = torch::zeros_like(part.weight, torch::kFloat);
+    parts_.push_back(std::move(part));
+  }
+}
+
+torch::Tensor AdamW::cut(const torch::Tensor& whole, const Slice& slice) const {
+  return is_sharded() ? whole.view(-1).narrow(0, slice.begin, slice.count) : whole;
 }
 
 void AdamW::accumulate(const std::vector<torch::Tensor>& gradients) {
-  DS_CHECK(gradients.size() == gradients_.size());
-  for (size_t i = 0; i < gradients.size(); ++i)
-    if (gradients[i].defined()) gradients_[i].add_(gradients[i]);
+  DS_CHECK(gradients.size() == weights_.size());
+  for (size_t i = gradients.size(); i-- > 0;)
+    add_gradient(i, gradients[i]);
 }
 
-void AdamW::clear_gradients() {
-  for (auto& gradient : gradients_)
-    gradient.zero_();
-}
-
-double AdamW::gradient_norm(double scale) const {
-  double square_sum = 0;
-  for (const auto& gradient : gradients_) {
-    const double norm = gradient.norm().item<double>();
-    square_sum += norm * norm;
-  }
-  return scale * std::sqrt(square_sum);
-}
-
-void AdamW::update(size_t i, int64_t first, int64_t count, double lr, double scale) {
-  const auto weight = part_of(weights_[i], first, count);
-  const auto kept = part_of(masters_[i], first, count);
-  const auto master = masters_kind_ == Masters::kSplit ? ops::join_float(weight, kept) : kept;
+void AdamW::update(const Part& part, int64_t first, int64_t count, double lr, double scale) {
+  const auto weight = stretch_of(part.weight, first, count);
+  const auto kept = stretch_of(part.master, first, count);
+  const auto master = masters_ == Masters::kSplit ? ops::join_float(weight, kept) : kept;
   at::_fused_adamw_(
-      {master}, {part_of(gradients_[i], first, count).mul_(scale)},
-      {part_of(first_[i], first, count)}, {part_of(second_[i], first, count)},
+      {master}, {stretch_of(part.gradient, first, count).mul_(scale)},
+      {stretch_of(part.first, first, count)}, {stretch_of(part.second, first, count)},
       /*max_exp_avg_sqs=*/{}, {torch::full({}, static_cast<double>(num_steps_), torch::kFloat)}, lr,
       settings_.beta1, settings_.beta2, settings_.weight_decay, settings_.eps, /*amsgrad=*/false,
       /*maximize=*/false);
-  if (masters_kind_ != Masters::kNone)
-    ops::split_float(master, weight, masters_kind_ == Masters::kSplit ? kept : Tensor());
+  if (masters_ != Masters::kNone)
+    ops::split_float(master, weight, masters_ == Masters::kSplit ? kept : Tensor());
 }
 
 void AdamW::step(double lr, double scale, double norm) {
   const at::NoGradGuard no_grad;
   if (settings_.clip_norm > 0) scale *= std::min(1.0, settings_.clip_norm / (norm + 1e-6));
   ++num_steps_;
-  for (size_t i = 0; i < weights_.size(); ++i)
-    for_parts(weights_[i].numel(), [&](int64_t first, int64_t count) {
-      update(i, first, count, lr, scale);
+  for (const Part& part : parts_)
+    for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
+      update(part, first, count, lr, scale);
     });
+  if (is_sharded()) gather_weights();
   clear_gradients();
 }
 
+void AdamW::gather_weights() {
+  const auto& plan = gradients_.plan();
+  // The gradients were used: their memory carries the weights, which take no more.
+  std::vector<torch::Tensor> carriers;
+  for (const auto& bucket : gradients_.buckets())
+    carriers.push_back(bucket.view(weights_.front().scalar_type()).narrow(0, 0, bucket.numel()));
+  const auto in_carrier = [&](const Slice& slice) {
+    const auto& place = plan.places[slice.parameter];
+    return carriers[place.bucket].narrow(0, place.begin + slice.begin, slice.count);
+  };
+  for (const Part& part : parts_)
+    in_carrier(part.slice).copy_(part.weight);
+  for (const auto& carrier : carriers)
+    ranks_.all_gather(carrier);
+  for (size_t i = 0; i < weights_.size(); ++i)
+    weights_[i].view(-1).copy_(in_carrier({i, 0, weights_[i].numel()}));
+}
+
+std::vector<torch::Tensor> AdamW::gather(torch::Tensor Part::*member) const {
+  std::vector<torch::Tensor> whole;
+  if (!is_sharded()) {
+    for (const Part& part : parts_)
+      whole.push_back(part.*member);
+    return whole;
+  }
+  const auto& plan = gradients_.plan();
+  for (const auto& weight : weights_)
+    whole.push_back(
+        ranks_.is_first() ? torch::empty(weight.sizes(), weight.options().dtype(torch::kFloat))
+                          : torch::Tensor());
+  for (size_t b = 0; b < plan.sizes.size(); ++b) {
+    const auto carrier = torch::zeros_like(gradients_.buckets()[b]);
+    for (const Part& part : parts_) {
+      const auto& place = plan.places[part.slice.parameter];
+      if (place.bucket == b)
+        carrier.narrow(0, place.begin + part.slice.begin, part.slice.count).copy_(part.*member);
+    }
+    ranks_.all_gather(carrier);
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const auto& place = plan.places[i];
+      if (place.bucket == b && whole[i].defined())
+        whole[i].view(-1).copy_(carrier.narrow(0, place.begin, place.count));
+    }
+  }
+  return whole;
+}
+
 formats::NamedTensors AdamW::state() const {
-  const char* masters = masters_kind_ == Masters::kSplit ? kLowBits : kMaster;
+  const at::NoGradGuard no_grad;
+  std::vector<torch::Tensor> masters;
+  if (has_masters()) masters = gather(&Part::master);
+  const auto first = gather(&Part::first);
+  const auto second = gather(&Part::second);
   formats::NamedTensors state;
+  if (!ranks_.is_first()) return state;
+  const char* prefix = masters_ == Masters::kSplit ? kLowBits : kMaster;
   for (size_t i = 0; i < names_.size(); ++i) {
-    if (has_masters()) state.emplace_back(masters + names_[i], masters_[i]);
-    state.emplace_back("exp_avg." + names_[i], first_[i]);
-    state.emplace_back("exp_avg_sq." + names_[i], second_[i]);
+    if (has_masters()) state.emplace_back(prefix + names_[i], masters[i]);
+    state.emplace_back("exp_avg." + names_[i], first[i]);
+    state.emplace_back("exp_avg_sq." + names_[i], second[i]);
   }
   return state;
 }
 
-void AdamW::load_masters(const formats::SafetensorsReader& reader, size_t i) {
-  const auto& weight = weights_[i];
-  const auto sizes = weight.sizes();
-  if (reader.has(kLowBits + names_[i])) {
-    const auto low = reader.tensor(kLowBits + names_[i], sizes);
-    if (masters_kind_ == Masters::kSplit) {
-      masters_[i].copy_(low);
-    } else {
-      for_parts(weight.numel(), [&](int64_t first, int64_t count) {
-        part_of(masters_[i], first, count)
-            .copy_(ops::join_float(part_of(weight, first, count), part_of(low, first, count)));
-      });
-    }
+void AdamW::load_split_master(const torch::Tensor& low, const Part& part) {
+  if (masters_ == Masters::kSplit) {
+    part.master.copy_(low);
     return;
   }
-  const auto master = reader.tensor(kMaster + names_[i], sizes);
-  if (masters_kind_ == Masters::kFloat) masters_[i].copy_(master);
-  round_masters(master, weight, masters_kind_ == Masters::kSplit ? masters_[i] : Tensor());
+  for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
+    stretch_of(part.master, first, count)
+        .copy_(
+            ops::join_float(stretch_of(part.weight, first, count), stretch_of(low, first, count)));
+  });
 }
 
 void AdamW::load_state(const formats::SafetensorsReader& reader, int64_t num_steps) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < names_.size(); ++i) {
-    if (has_masters()) load_masters(reader, i);
-    first_[i].copy_(reader.tensor("exp_avg." + names_[i], first_[i].sizes()));
-    second_[i].copy_(reader.tensor("exp_avg_sq." + names_[i], second_[i].sizes()));
+  bool was_split = false;
+  for (Part& part : parts_) {
+    const size_t i = part.slice.parameter;
+    const auto read = [&](const char* kind) {
+      const auto whole = reader.tensor(kind + names_[i], weights_[i].sizes());
+      return cut(whole.contiguous(), part.slice);
+    };
+    was_split = has_masters() && reader.has(kLowBits + names_[i]);
+    if (was_split) {
+      load_split_master(read(kLowBits), part);
+    } else if (masters_ == Masters::kFloat) {
+      part.master.copy_(read(kMaster));
+    } else if (masters_ == Masters::kSplit) {
+      const auto master = read(kMaster);
+      for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
+        ops::split_float(
+            stretch_of(master, first, count), stretch_of(part.weight, first, count),
+            stretch_of(part.master, first, count));
+      });
+    }
+    part.first.copy_(read("exp_avg."));
+    part.second.copy_(read("exp_avg_sq."));
+  }
+  if (masters_ == Masters::kFloat && !was_split) {
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const auto master = reader.tensor(kMaster + names_[i], weights_[i].sizes());
+      for_stretches(weights_[i].numel(), [&](int64_t first, int64_t count) {
+        ops::split_float(
+            stretch_of(master, first, count), stretch_of(weights_[i], first, count), {});
+      });
+    }
   }
   num_steps_ = num_steps;
 }

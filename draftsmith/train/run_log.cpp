@@ -26,7 +26,8 @@ void drop_lines_after(const fs::path& path, int64_t step) {
   while (std::getline(lines, line)) {
     const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     // A line cut short by a crash does not parse and is dropped too.
-    if (json.is_object() && json.value("step", INT64_MAX) <= step) kept += line + "\n";
+    const Json number = json.is_object() ? json.value("step", Json()) : Json();
+    if (number.is_number_integer() && number.get<int64_t>() <= step) kept += line + "\n";
   }
   write_file_atomically(path, kept);
 }
@@ -77,6 +78,8 @@ Json as_json(const LoggedSteps& line) {
       {"peak_bytes", memory::host_bytes().peak}};
   add_expected_tokens(json, "", sums);
   add_sources(json, line.by_source);
+  for (const auto& [worker, share] : line.waits)
+    json["wait"][worker] = share;
   if (line.evaluation) {
     const MetricSums& held_out = *line.evaluation;
     json["eval_loss"] = held_out.loss();
@@ -100,6 +103,9 @@ formats::Scalars as_scalars(const Json& json) {
   for (const auto& [key, value] : json.items()) {
     if (key == "step") continue;
     if (value.is_number()) scalars.emplace_back(tag_of(key), value.get<float>());
+    if (value.is_object())
+      for (const auto& [part, number] : value.items())
+        scalars.emplace_back(key + "/" + part, number.get<float>());
     if (!value.is_array()) continue;
     for (size_t k = 0; k < value.size(); ++k)
       if (value[k].is_number())

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "draftsmith/formats/event_file.h"
+#include "draftsmith/pipeline/batch_feed.h"
 #include "draftsmith/train/metrics.h"
 
 namespace draftsmith::train {
@@ -20,7 +21,8 @@ struct LoggedSteps {
   std::vector<MetricSums> by_source = {};  // the same for each dataset of a mixture
   double lr = 0;                           // of the last step, as the next
   double gradient_norm = 0;
-  std::optional<MetricSums> evaluation;  // on held out sequences, after the last step
+  std::vector<pipeline::Waiting> waits = {};  // of the workers that make batches and take them
+  std::optional<MetricSums> evaluation;       // on held out sequences, after the last step
 };
 
 /// What a run writes down while it goes: metrics.jsonl, one object per line, and the same figures

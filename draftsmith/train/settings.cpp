@@ -38,7 +38,8 @@ void add_fields(FieldList& fields, LossSettings& settings) {
       "how logits are computed: in chunks with the gradient at once, in chunks and again in "
       "backward, or all at once");
   fields.add(
-      "chunk_rows", settings.chunk_rows, "rows whose logits exist together; 0 = 256 MiB of them",
+      "chunk_rows", settings.chunk_rows,
+      "rows whose logits exist together; 0 = as planned, or 256 MiB of them in probe",
       kAtLeastZero);
 }
 
@@ -50,12 +51,15 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
   fields.add(
       "max_steps", settings.max_steps, "optimizer steps, whatever epochs says; 0 = from epochs",
       kAtLeastZero);
-  fields.add("accumulation", settings.accumulation, "batches per optimizer step", kAtLeastOne);
+  fields.add(
+      "accumulation", settings.accumulation,
+      "batches of each rank per optimizer step, which takes ranks x accumulation of them",
+      kAtLeastOne);
   fields.add("lr", settings.lr, "peak learning rate", kAtLeastZero);
   fields.add("warmup", settings.warmup, "share of all steps that warms up", kShare);
   fields.add_choice(
       "schedule", settings.schedule, {"cosine", "constant", "wsd"},
-      "course of the learning rate after warm-up");
+      "course of the learning rate after warm-up; wsd = constant, then to 0 in the last fifth");
   fields.add("betas", settings.betas, "decay of AdamW's two moments", kShare);
   fields.add("weight_decay", settings.weight_decay, "AdamW's decoupled weight decay", kAtLeastZero);
   fields.add(
@@ -84,6 +88,10 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
       "steps from the start of which RUN/trace.json says what took how long, for "
       "https://ui.perfetto.dev; 0 = none",
       kAtLeastZero);
+  fields.add(
+      "shard_optimizer", settings.shard_optimizer,
+      "each rank keeps masters and moments of its share of the parameters only (ZeRO-1); the same "
+      "weights for less memory");
   fields.add("allow_change", settings.allow_change, "settings that may differ on --resume");
 }
 

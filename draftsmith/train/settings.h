@@ -45,6 +45,7 @@ struct TrainSettings {
   int64_t log_every = 10;  // steps
   int64_t seed = 0;
   int64_t profile_steps = 0;
+  bool shard_optimizer = false;
   std::vector<std::string> allow_change;
 };
 

@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <numeric>
+#include <utility>
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "draftsmith/base/stopwatch.h"
 #include "draftsmith/memory/stage.h"
@@ -20,6 +24,40 @@ bool is_finite(const torch::Tensor& tensor) {
   return tensor.sum(torch::kFloat).isfinite().item<bool>() || tensor.isfinite().all().item<bool>();
 }
 
+/// Called by autograd once all that flows into a parameter's gradient is summed.
+struct PassOn : torch::autograd::PostAccumulateGradHook {
+  PassOn(size_t number, const GradientSink& target) : parameter(number), sink(target) {}
+
+  void operator()(const torch::Tensor& tensor) override {
+    sink(parameter, std::exchange(tensor.mutable_grad(), torch::Tensor()));
+  }
+
+  size_t parameter;
+  const GradientSink& sink;
+};
+
+/// Backward that hands gradients on as they come.
+void run_backward(
+    const torch::Tensor& loss,
+    const std::vector<torch::Tensor>& parameters,
+    const GradientSink& sink) {
+  using torch::autograd::impl::set_post_acc_grad_hooks;
+  struct Hooks {
+    explicit Hooks(const std::vector<torch::Tensor>& hooked) : tensors(hooked) {}
+    ~Hooks() {
+      for (const auto& tensor : tensors) {
+        set_post_acc_grad_hooks(tensor, nullptr);
+        tensor.mutable_grad() = torch::Tensor();  // after an error one may be left
+      }
+    }
+    const std::vector<torch::Tensor>& tensors;
+  };
+  const Hooks hooks(parameters);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    set_post_acc_grad_hooks(parameters[i], std::make_unique<PassOn>(i, sink));
+  torch::autograd::backward({loss});
+}
+
 }  // namespace
 
 MicroStep run_micro_step(
@@ -29,7 +67,8 @@ MicroStep run_micro_step(
     const LossSettings& loss,
     bool needs_gradients,
     const model::ForwardPlan& plan,
-    int64_t tree_budget) {
+    int64_t tree_budget,
+    const GradientSink& sink) {
   const at::AutoGradMode grad_mode(needs_gradients);
   std::vector<torch::Tensor> parameters;
   for (const auto& [name, tensor] : drafter.parameters())
@@ -64,9 +103,13 @@ MicroStep run_micro_step(
   result.sums.times.head = watch.restart();
   if (needs_gradients) {
     const memory::Stage stage("the drafter's backward");
-    result.gradients = torch::autograd::grad(
-        {terms.loss_sum}, parameters, /*grad_outputs=*/{}, /*retain_graph=*/std::nullopt,
-        /*create_graph=*/false, /*allow_unused=*/true);
+    if (sink) {
+      run_backward(terms.loss_sum, parameters, sink);
+    } else {
+      result.gradients = torch::autograd::grad(
+          {terms.loss_sum}, parameters, /*grad_outputs=*/{}, /*retain_graph=*/std::nullopt,
+          /*create_graph=*/false, /*allow_unused=*/true);
+    }
     result.sums.times.backward = watch.seconds();
   }
   return result;

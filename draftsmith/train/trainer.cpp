@@ -11,8 +11,8 @@
 #include "draftsmith/base/progress.h"
 #include "draftsmith/base/stopwatch.h"
 #include "draftsmith/memory/stage.h"
+#include "draftsmith/train/agreement.h"
 #include "draftsmith/train/checkpoint_list.h"
-#include "draftsmith/train/evaluation.h"
 #include "draftsmith/train/step_trace.h"
 
 namespace draftsmith::train {
@@ -29,11 +29,19 @@ AdamWSettings make_adamw_settings(const TrainSettings& settings) {
          .got = fmt::format("{}", settings.betas.size()),
          .hint = "--train.betas=0.9,0.95"});
   }
+  if (settings.split_masters && settings.shard_optimizer) {
+    throw ConfigError(
+        {.what = "train.split_masters",
+         .expected = "false beside train.shard_optimizer, which saves more",
+         .got = "true",
+         .hint = "--train.split_masters=false"});
+  }
   return {
       .beta1 = settings.betas[0],
       .beta2 = settings.betas[1],
       .weight_decay = settings.weight_decay,
       .clip_norm = settings.clip_norm,
+      .shards_state = settings.shard_optimizer,
       .splits_masters = settings.split_masters};
 }
 
@@ -51,32 +59,35 @@ Trainer::Trainer(
     data::BatchSource source,
     const LossSettings& loss,
     const TrainSettings& settings,
-    RunStamp stamp)
+    RunStamp stamp,
+    pipeline::Ranks ranks)
     : target_(target),
       drafter_(std::move(drafter)),
       lm_head_(target.lm_head().to(drafter_.dtype())),
       source_(std::move(source)),
+      ranks_(std::move(ranks)),
       loss_(loss),
       settings_(settings),
-      optimizer_(drafter_.parameters(), make_adamw_settings(settings)),
+      optimizer_(drafter_.parameters(), make_adamw_settings(settings), ranks_),
       stamp_(std::move(stamp)),
       writer_(settings.out, settings.keep_last) {
+  stamp_.ranks = ranks_.size();
   schedule_.kind = settings.schedule;
   schedule_.peak = settings.lr;
-  schedule_.total_steps = count_total_steps();
+  schedule_.total_steps = count_total_steps({});
   schedule_.warmup_steps =
       std::llround(settings.warmup * static_cast<double>(schedule_.total_steps));
 }
 
-int64_t Trainer::count_total_steps() {
+int64_t Trainer::count_total_steps(const data::DataCursor& first) const {
   if (settings_.max_steps > 0) return settings_.max_steps;
   // Whole epochs are counted exactly; a broken last one takes its share of the batches.
-  double batches = 0;
-  for (int64_t epoch = 0; static_cast<double>(epoch) < settings_.epochs; ++epoch) {
+  double batches = static_cast<double>(-first.batch);
+  for (int64_t epoch = first.epoch; static_cast<double>(epoch) < settings_.epochs; ++epoch) {
     const double share = std::min(1.0, settings_.epochs - static_cast<double>(epoch));
     batches += share * static_cast<double>(source_.batches_of_epoch(epoch));
   }
-  const double steps = batches / static_cast<double>(settings_.accumulation);
+  const double steps = batches / static_cast<double>(ranks_.size() * settings_.accumulation);
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps - 1e-9)));
 }
 
@@ -88,6 +99,19 @@ void Trainer::resume(const fs::path& checkpoint) {
     tensor.copy_(saved.tensor(name, tensor.sizes()));
   load_optimizer(checkpoint, optimizer_);
   saved_step_ = progress_.step;
+  const int64_t saved_ranks = read_stamp(checkpoint).ranks;
+  if (saved_ranks != ranks_.size() && settings_.max_steps == 0) {
+    // Steps of another size: what is left of the data makes another number of them.
+    schedule_.total_steps = progress_.step + count_total_steps(progress_.cursor);
+    schedule_.warmup_steps =
+        std::llround(settings_.warmup * static_cast<double>(schedule_.total_steps));
+  }
+  if (!ranks_.is_first()) return;
+  if (saved_ranks != ranks_.size()) {
+    log_info(
+        "{} ranks go on with what {} began: a step takes {} batches, and the run ends after {}",
+        ranks_.size(), saved_ranks, ranks_.size() * settings_.accumulation, schedule_.total_steps);
+  }
   // A process that died between a save and the link's change left the link behind.
   const int64_t best = progress_.best.step;
   if (best >= 0 && fs::exists(checkpoint_path(settings_.out, best)))
@@ -95,37 +119,58 @@ void Trainer::resume(const fs::path& checkpoint) {
   log_info("resumed from {} at step {}", checkpoint.string(), progress_.step);
 }
 
-bool Trainer::is_past_end(const data::DataCursor& cursor) {
+pipeline::BatchRecipe Trainer::recipe() const {
+  return {
+      drafter_.block_rule(loss_.block_decay()), drafter_.config().target_layer_ids,
+      drafter_.dtype(), pipeline::choose_batch_shapes(source_)};
+}
+
+bool Trainer::is_past_end(const data::DataCursor& cursor) const {
   return settings_.max_steps == 0 && static_cast<double>(cursor.epoch) + 1 >= settings_.epochs &&
          cursor.batch >= source_.batches_of_epoch(cursor.epoch);
 }
 
-MetricSums Trainer::run_micro_steps(BadStep& step, std::vector<MetricSums>& by_source) {
-  const auto rule = drafter_.block_rule(loss_.block_decay());
+int64_t Trainer::count_step_batches() const {
+  const int64_t most = ranks_.size() * settings_.accumulation;
+  int64_t count = 1;
+  for (auto cursor = source_.advance(progress_.cursor, 1); count < most && !is_past_end(cursor);
+       ++count)
+    cursor = source_.advance(cursor, 1);
+  return count;
+}
+
+int64_t Trainer::count_own(int64_t num_batches) const {
+  const pipeline::FeedStart start{
+      .number = progress_.batches, .rank = ranks_.rank(), .ranks = ranks_.size()};
+  const int64_t left = progress_.batches + num_batches - start.first_number();
+  return left <= 0 ? 0 : (left - 1) / ranks_.size() + 1;
+}
+
+void Trainer::run_micro_steps(BadStep& step, int64_t num_batches, std::vector<MetricSums>& sums) {
   // Trees take time, so only the steps that a line is written after count them.
   const int64_t tree_budget = is_logged(progress_.step + 1) ? tree_budget_ : 0;
-  MetricSums sums;
-  for (int64_t i = 0; i < settings_.accumulation; ++i) {
-    if (i > 0 && is_past_end(progress_.cursor)) break;  // the last step takes what is left
-    Stopwatch watch;
-    auto source_batch = [&] {
-      const memory::Stage stage("reading a batch");
-      return source_.read(progress_.cursor, rule);
-    }();
-    sums.times.data += watch.restart();
-    const auto batch = pipeline::make_train_batch(
-        target_, std::move(source_batch), drafter_.config().target_layer_ids, drafter_.dtype());
-    sums.times.target += watch.seconds();
-    const MicroStep micro =
-        run_micro_step(drafter_, lm_head_, batch, loss_, true, plan_, tree_budget);
-    if (!micro.gradients.empty()) optimizer_.accumulate(micro.gradients);
-    sums += micro.sums;
-    by_source[static_cast<size_t>(batch.source)] += micro.sums;
+  // Alone there is nobody to send gradients to while backward goes on.
+  GradientSink sink;
+  if (ranks_.size() > 1)
+    sink = [this](size_t parameter, const torch::Tensor& gradient) {
+      optimizer_.add_gradient(parameter, gradient);
+    };
+  for (int64_t left = count_own(num_batches); left > 0; --left) {
+    const auto fed = feed_->next();
+    DS_CHECK(
+        fed && fed->number >= progress_.batches && fed->number < progress_.batches + num_batches);
+    const auto& batch = *fed;
+    sums[0].times.data += batch.times.data;
+    sums[0].times.target += batch.times.target;
+    if (step.batches.empty()) step.first_batch = batch.number;
     step.batches.emplace_back(batch.at, batch.tokens);
-    progress_.cursor = batch.next;
-    ++progress_.batches;
+    if (left == 1) optimizer_.begin_last_micro_step();
+    const MicroStep micro =
+        run_micro_step(drafter_, lm_head_, batch, loss_, true, plan_, tree_budget, sink);
+    if (!micro.gradients.empty()) optimizer_.accumulate(micro.gradients);
+    sums[0] += micro.sums;
+    sums[1 + static_cast<size_t>(batch.source)] += micro.sums;
   }
-  return sums;
 }
 
 bool Trainer::run_step(LoggedSteps& line) {
@@ -134,12 +179,25 @@ bool Trainer::run_step(LoggedSteps& line) {
       .weights_step = progress_.step,
       .first_batch = progress_.batches,
       .seed = source_.settings().seed};
-  std::vector<MetricSums> by_source(source_.source_names().size());
-  MetricSums sums = run_micro_steps(step, by_source);
+  std::vector<MetricSums> all_sums(1 + source_.source_names().size());
+  const int64_t num_batches = count_step_batches();
+  std::exception_ptr failure;
+  try {
+    run_micro_steps(step, num_batches, all_sums);
+  } catch (const std::exception&) {
+    failure = std::current_exception();  // the others are on their way to the sums
+  }
+  Stopwatch watch;
+  optimizer_.reduce_gradients();
+  all_sums[0].times.backward += watch.restart();
+  sum_over_ranks(ranks_, all_sums, drafter_.config().block_size, failure);
+  progress_.cursor = source_.advance(progress_.cursor, num_batches);
+  progress_.batches += num_batches;
+  MetricSums sums = all_sums[0];
+  const std::vector<MetricSums> by_source(all_sums.begin() + 1, all_sums.end());
   if (sums.weight_sum == 0) return false;
 
-  Stopwatch watch;
-  // One denominator for all micro-steps: a mean of means would weigh short answers more.
+  // One denominator for all micro-steps and ranks: a mean of means would weigh short answers more.
   const double scale = 1 / sums.weight_sum;
   const double norm = optimizer_.gradient_norm(scale);
   if (!std::isfinite(norm) || !std::isfinite(sums.loss_sum)) {
@@ -171,11 +229,13 @@ bool Trainer::run_step(LoggedSteps& line) {
 
 void Trainer::refuse_step(const BadStep& step) {
   optimizer_.clear_gradients();
-  const fs::path file = write_bad_step(settings_.out, step);
-  log_warning(fmt::format(
-      "step {}: loss {} and gradient norm {}: the step is not applied; --replay {} runs its "
-      "batches alone",
-      step.weights_step + 1, step.loss, step.gradient_norm, file.string()));
+  if (!step.batches.empty()) {  // each rank writes down its own
+    const fs::path file = write_bad_step(settings_.out, step);
+    log_warning(fmt::format(
+        "step {}: loss {} and gradient norm {}: the step is not applied; --replay {} runs its "
+        "batches alone",
+        step.weights_step + 1, step.loss, step.gradient_norm, file.string()));
+  }
   ++failed_in_a_row_;
   // The weights that the batches failed with, for the replay.
   if (failed_in_a_row_ == 1 && saved_step_ != progress_.step && is_finite(drafter_)) save();
@@ -189,12 +249,19 @@ void Trainer::refuse_step(const BadStep& step) {
 }
 
 void Trainer::evaluate(LoggedSteps& line) {
-  line.evaluation = evaluate_held_out(target_, drafter_, lm_head_, *held_out_, loss_, tree_budget_);
+  const auto make_here = [&](data::SourceBatch batch) {
+    return pipeline::make_train_batch(
+        target_, std::move(batch), drafter_.config().target_layer_ids, drafter_.dtype());
+  };
+  line.evaluation = evaluate_held_out(
+      make_batch_ ? make_batch_ : make_here, drafter_, lm_head_, *held_out_, loss_, tree_budget_,
+      ranks_);
   const bool has_trees = settings_.eval_method == "tree" && tree_budget_ > 0;
   const double acceptance = has_trees ? line.evaluation->tree_expected_acceptance()
                                       : line.evaluation->expected_acceptance();
   const bool is_best = progress_.best.step < 0 || acceptance > progress_.best.acceptance;
   if (is_best) progress_.best = {progress_.step, acceptance};
+  if (!ranks_.is_first()) return;
   log_info(
       "step {}: held out loss {:.3f}  accuracy {:.1f} %  expected acceptance {:.3f}{}{}",
       progress_.step, line.evaluation->loss(), 100 * line.evaluation->accuracy(), acceptance,
@@ -203,8 +270,9 @@ void Trainer::evaluate(LoggedSteps& line) {
 }
 
 void Trainer::save() {
-  writer_.save({drafter_, optimizer_.state(), progress_, schedule_, stamp_});
+  auto state = optimizer_.state();  // of all ranks
   saved_step_ = progress_.step;
+  if (ranks_.is_first()) writer_.save({drafter_, std::move(state), progress_, schedule_, stamp_});
 }
 
 void Trainer::write_export() const {
@@ -213,59 +281,84 @@ void Trainer::write_export() const {
   exported.publish();
 }
 
-void Trainer::report(RunLog& log, LoggedSteps& line, double seconds) {
+void Trainer::report(LoggedSteps& line, double seconds) {
   const int64_t step = progress_.step;
+  const bool is_due = is_evaluated(step) || is_logged(step) || step % settings_.save_every == 0;
+  if (is_due) feed_->rest();
   if (is_evaluated(step)) evaluate(line);
   if (is_logged(step)) {
     line.seconds = seconds;
-    log.write(line);
+    if (log_) {
+      line.waits = feed_->take_waits();  // of all ranks here, so only one may take them
+      log_->write(line);
+    }
   }
   if (step % settings_.save_every == 0 || progress_.best.step == step) save();
 }
 
 bool Trainer::run(const std::function<bool()>& should_stop) {
-  check_room(settings_.out, needed_bytes(drafter_, optimizer_, settings_.keep_last));
-  RunLog log(settings_.out, progress_.step);
-  StepTrace trace(fs::path(settings_.out) / "trace.json", settings_.profile_steps);
+  if (ranks_.is_first()) {
+    check_room(settings_.out, needed_bytes(drafter_, optimizer_, settings_.keep_last));
+    log_.emplace(settings_.out, progress_.step);
+  }
+  if (!feed_) {
+    feed_ = std::make_unique<pipeline::InlineFeed>(
+        target_, source_.share(), recipe(),
+        pipeline::FeedStart{
+            .cursor = progress_.cursor,
+            .number = progress_.batches,
+            .rank = ranks_.rank(),
+            .ranks = ranks_.size()});
+  }
+  StepTrace trace(
+      fs::path(settings_.out) / "trace.json", ranks_.is_first() ? settings_.profile_steps : 0);
   const int64_t total = total_steps();
-  Progress bar("training", total, "steps", progress_.step);
+  std::optional<Progress> bar;
+  if (ranks_.is_first()) bar.emplace("training", total, "steps", progress_.step);
   LoggedSteps line;
   MetricSums shown;  // of the last line, for the progress bar
   Stopwatch since_line;
+  const Stopwatch since_start;
   const double seconds_before = progress_.seconds;
-  while (progress_.step < total && !should_stop()) {
+  while (progress_.step < total && !ranks_.any(should_stop())) {
     writer_.check();
     const bool is_applied = run_step(line);
     trace.end_step();
     if (!is_applied) continue;
-    progress_.seconds = seconds_before + bar.seconds();
+    progress_.seconds = seconds_before + since_start.seconds();
     if (shown.blocks == 0) shown = line.sums;
-    bar.update(
-        progress_.step,
-        fmt::format(
-            "loss {:.3f}  expected acceptance {:.2f}  {} tokens/s  accuracy {:.1f} %", shown.loss(),
-            shown.expected_acceptance(),
-            format_count(static_cast<double>(progress_.tokens) / progress_.seconds),
-            100 * shown.accuracy()));
-    report(log, line, since_line.seconds());
+    if (bar) {
+      bar->update(
+          progress_.step,
+          fmt::format(
+              "loss {:.3f}  expected acceptance {:.2f}  {} tokens/s  accuracy {:.1f} %",
+              shown.loss(), shown.expected_acceptance(),
+              format_count(static_cast<double>(progress_.tokens) / progress_.seconds),
+              100 * shown.accuracy()));
+    }
+    report(line, since_line.seconds());
     if (line.seconds > 0) {  // it was written
       shown = line.sums;
       line = {};
       since_line.restart();
     }
   }
-  bar.finish(fmt::format(
-      "loss {:.3f}  expected acceptance {:.2f}", shown.loss(), shown.expected_acceptance()));
+  if (bar)
+    bar->finish(fmt::format(
+        "loss {:.3f}  expected acceptance {:.2f}", shown.loss(), shown.expected_acceptance()));
   if (saved_step_ != progress_.step) save();
   writer_.wait();
-  if (progress_.step < total) return false;
-  write_export();
-  const auto counts = source_.report();
-  log_info(
-      "sequences: {} read = {} trained + {} too long + {} without trainable tokens + {} held out",
-      counts.read, counts.trained, counts.too_long, counts.no_anchor, counts.held_out);
-  log_sources();
-  return true;
+  const bool is_done = progress_.step >= total;
+  if (is_done && ranks_.is_first()) {
+    write_export();
+    const auto counts = source_.report();
+    log_info(
+        "sequences: {} read = {} trained + {} too long + {} without trainable tokens + {} held out",
+        counts.read, counts.trained, counts.too_long, counts.no_anchor, counts.held_out);
+    log_sources();
+  }
+  ranks_.any(false);  // all end together, or with the error of the one that could not
+  return is_done;
 }
 
 void Trainer::log_sources() const {

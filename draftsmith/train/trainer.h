@@ -3,14 +3,17 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/model/drafter.h"
 #include "draftsmith/model/target.h"
+#include "draftsmith/pipeline/batch_feed.h"
 #include "draftsmith/train/bad_step.h"
 #include "draftsmith/train/checkpoint_writer.h"
+#include "draftsmith/train/evaluation.h"
 #include "draftsmith/train/optimizer.h"
 #include "draftsmith/train/run_log.h"
 #include "draftsmith/train/schedule.h"
@@ -19,7 +22,10 @@
 
 namespace draftsmith::train {
 
-/// The training loop of one run folder.
+/// The training loop of one run folder. Of several ranks each has a trainer of its own, with a copy
+/// of the drafter; batches go round among them, steps are taken together, and the first rank
+/// writes. Whatever decides the way of a run is summed over ranks before, so that no rank waits for
+/// one that went another way.
 class Trainer {
  public:
   Trainer(
@@ -28,7 +34,8 @@ class Trainer {
       data::BatchSource source,
       const LossSettings& loss,
       const TrainSettings& settings,
-      RunStamp stamp);
+      RunStamp stamp,
+      pipeline::Ranks ranks = {});
 
   /// Evaluates on these sequences every train.eval_every steps, and lets `checkpoints/best` point
   /// to the step of the longest acceptance. The weights are the same with and without it.
@@ -40,10 +47,22 @@ class Trainer {
   /// Logged steps and evaluations also count expected tokens, of trees of this many nodes.
   void count_trees_of(int64_t budget) { tree_budget_ = budget; }
 
-  /// Goes on from a checkpoint of this run: bit for bit what the unbroken run would have done.
+  /// What batches must be made of for this drafter and loss.
+  pipeline::BatchRecipe recipe() const;
+
+  /// Takes batches from this feed, which must begin with the first batch that the run has not
+  /// consumed. Without it the trainer reads and runs the target itself.
+  void use_feed(std::unique_ptr<pipeline::BatchFeed> feed) { feed_ = std::move(feed); }
+
+  /// Makes the batches of evaluations in this way; else the target runs here.
+  void use_batch_maker(BatchMaker make_batch) { make_batch_ = std::move(make_batch); }
+
+  /// Goes on from a checkpoint of this run, by whatever number of ranks: the same sequences in the
+  /// same order. By as many as before: bit for bit what the unbroken run would have done.
   void resume(const std::filesystem::path& checkpoint);
 
-  /// Trains to the last step, or until `should_stop`, asked before every step, says so; writes
+  /// Trains to the last step, or until `should_stop`, asked before every step, says so on any rank;
+  /// writes
   /// the last checkpoint and, at the last step, `export/`. Returns whether it came there.
   /// Errors: DivergenceError after ten steps in a row without finite numbers; DeviceError if the
   /// disk has no room for the checkpoints or if one cannot be written.
@@ -54,15 +73,20 @@ class Trainer {
   int64_t total_steps() const { return schedule_.total_steps; }
 
  private:
-  /// The sums of `accumulation` batches, all and by source, and their gradients in the optimizer.
-  /// `step` notes the batches, should something be wrong with them.
-  MetricSums run_micro_steps(BadStep& step, std::vector<MetricSums>& by_source);
+  /// Adds this rank's batches of a step to `sums`, the first for all and one for each source, and
+  /// their gradients to the optimizer. `step` notes the batches, should something be wrong with
+  /// them.
+  void run_micro_steps(BadStep& step, int64_t num_batches, std::vector<MetricSums>& sums);
+  /// Batches of the next step, of all ranks together: the last one takes what is left.
+  int64_t count_step_batches() const;
+  /// How many of the run's next `num_batches` are this rank's.
+  int64_t count_own(int64_t num_batches) const;
   /// One optimizer step; false if nothing could be applied.
   bool run_step(LoggedSteps& line);
   /// Writes the batches down and counts. Errors: DivergenceError when it is too often in a row.
   void refuse_step(const BadStep& step);
   /// After a step: a line of metrics, an evaluation, a checkpoint, each when it is due.
-  void report(RunLog& log, LoggedSteps& line, double seconds);
+  void report(LoggedSteps& line, double seconds);
   void evaluate(LoggedSteps& line);
   void save();
   void write_export() const;
@@ -73,8 +97,8 @@ class Trainer {
   bool is_evaluated(int64_t step) const {
     return held_out_ && (step == total_steps() || step % settings_.eval_every == 0);
   }
-  bool is_past_end(const data::DataCursor& cursor);
-  int64_t count_total_steps();
+  bool is_past_end(const data::DataCursor& cursor) const;
+  int64_t count_total_steps(const data::DataCursor& first) const;
   void log_sources() const;
 
   const model::Target& target_;
@@ -82,6 +106,9 @@ class Trainer {
   torch::Tensor lm_head_;  // [V, D] in the drafter's dtype
   data::BatchSource source_;
   std::optional<data::BatchSource> held_out_;
+  std::unique_ptr<pipeline::BatchFeed> feed_;
+  BatchMaker make_batch_;  // for evaluations
+  pipeline::Ranks ranks_;
   LossSettings loss_;
   model::ForwardPlan plan_;
   int64_t tree_budget_ = 0;
@@ -91,6 +118,7 @@ class Trainer {
   TrainProgress progress_;
   RunStamp stamp_;
   CheckpointWriter writer_;
+  std::optional<RunLog> log_;  // of the first rank
   int64_t saved_step_ = -1;  // of the newest checkpoint
   int64_t failed_in_a_row_ = 0;
 };

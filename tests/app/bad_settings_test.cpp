@@ -93,6 +93,10 @@ TEST_F(BadSettings, NameAnOutputFolderThatCannotBeWritten) {
       2, {"generate.out", "written"});
 }
 
+TEST_F(BadSettings, NameATextThatIsNotUtf8) {
+  expect_refused(folder, train({"--train.name=a\xff"}), 2, {"train.name", "UTF-8"});
+}
+
 TEST_F(BadSettings, NameAnOutputThatExists) {
   const auto prompts = testing::write_prompts(folder, 2);
   expect_refused(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/app/program.h"
 
 namespace draftsmith::app {
@@ -37,6 +39,24 @@ TEST(Plan, IsATableForPeople) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   for (const char* part : {"1.730 billion parameters", "chosen:", "20.76 GB", "whole logits"})
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " in\n" << result.out;
+}
+
+TEST(Plan, PredictsTheSplitOfDevices) {
+  const auto result = run_program(
+      {"plan", "--measure", "--json", "--target.path=" + fixture("targets/qwen3-tiny").string(),
+       "--data.tokens_per_batch=512", "--data.num_anchors=8", "--pipeline.target_workers=5",
+       "--pipeline.drafter_workers=3"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto plan = formats::Json::parse(result.out);
+  const int64_t targets = plan["split"]["targets"], drafters = plan["split"]["drafters"];
+  EXPECT_EQ(targets + drafters, 8);
+  const double per_target = plan["target_seconds"], per_drafter = plan["step_seconds"];
+  EXPECT_NEAR(
+      plan["tokens_per_s"].get<double>(),
+      512 * std::min(
+                static_cast<double>(targets) / per_target,
+                static_cast<double>(drafters) / per_drafter),
+      1e-3 * plan["tokens_per_s"].get<double>());
 }
 
 TEST(Plan, RefusesWhatCannotFitAndSaysWhatWould) {

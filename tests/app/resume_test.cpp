@@ -28,6 +28,19 @@ TEST_F(Resume, PassesSettingsThatDoNotTouchTheWeights) {
   EXPECT_FALSE(fs::exists(checkpoint("run", 2)));
 }
 
+TEST_F(Resume, GoesOnWithAnotherNumberOfTargetWorkers) {
+  const Arguments exact = {
+      "--target.dtype=float32", "--drafter.dtype=float32", "--train.schedule=constant"};
+  const auto alone =
+      expect_done(train("alone", 4, exact + Arguments{"--pipeline.target_workers=0"}));
+  EXPECT_EQ(alone.err.find("bottleneck"), std::string::npos) << alone.err;
+  const auto fed = expect_done(train("run", 2, exact + Arguments{"--pipeline.target_workers=3"}));
+  EXPECT_NE(fed.err.find("3 + 1 workers were the bottleneck"), std::string::npos) << fed.err;
+  EXPECT_TRUE(metrics("run").back().at("wait").contains("target 2"));
+  expect_done(resume("run", {"--train.max_steps=4", "--pipeline.target_workers=1"}));
+  expect_same_state("run", "alone", 4);
+}
+
 TEST_F(Resume, AnnouncesMoreStepsAndRefusesFewer) {
   expect_done(train("run", 4));
   const auto before = testing::snapshot(folder / "run/checkpoints");

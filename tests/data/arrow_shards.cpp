@@ -6,6 +6,7 @@
 #include <arrow/io/file.h>
 #include <arrow/ipc/writer.h>
 #include <arrow/json/from_string.h>
+#include <arrow/util/compression.h>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/formats/json.h"
@@ -39,12 +40,16 @@ std::shared_ptr<arrow::RecordBatch> make_token_batch(
 void write_shard(
     const std::filesystem::path& path,
     const arrow::RecordBatchVector& batches,
-    ShardFormat format) {
+    ShardFormat format,
+    arrow::Compression::type compression) {
   const auto file = arrow::io::FileOutputStream::Open(path.string()).ValueOrDie();
   const auto schema = batches.front()->schema();
+  auto options = arrow::ipc::IpcWriteOptions::Defaults();
+  if (compression != arrow::Compression::UNCOMPRESSED)
+    options.codec = arrow::util::Codec::Create(compression).ValueOrDie();
   const auto writer = format == ShardFormat::kFile
-                          ? arrow::ipc::MakeFileWriter(file, schema).ValueOrDie()
-                          : arrow::ipc::MakeStreamWriter(file, schema).ValueOrDie();
+                          ? arrow::ipc::MakeFileWriter(file, schema, options).ValueOrDie()
+                          : arrow::ipc::MakeStreamWriter(file, schema, options).ValueOrDie();
   for (const auto& batch : batches)
     require(writer->WriteRecordBatch(*batch));
   require(writer->Close());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <arrow/api.h>
+#include <arrow/util/type_fwd.h>
 
 #include "tests/support/temp_folder.h"
 
@@ -32,7 +33,8 @@ std::shared_ptr<arrow::RecordBatch> make_token_batch(
 void write_shard(
     const std::filesystem::path& path,
     const arrow::RecordBatchVector& batches,
-    ShardFormat format = ShardFormat::kStream);
+    ShardFormat format = ShardFormat::kStream,
+    arrow::Compression::type compression = arrow::Compression::UNCOMPRESSED);
 
 /// state.json of a folder with these shards.
 void write_state(const std::filesystem::path& folder, const std::vector<std::string>& shards);

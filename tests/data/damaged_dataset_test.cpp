@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/data/token_dataset.h"
@@ -81,6 +83,44 @@ TEST(DamagedDataset, IsReadOrRefusedButNeverCrashesWithAnyDamagedByte) {
     }
   }
   EXPECT_GT(refused, 0);
+}
+
+/// One row of `count` zeros of a byte each.
+std::shared_ptr<arrow::RecordBatch> make_long_row(int64_t count) {
+  const auto type = arrow::list(arrow::int8());
+  const auto values = std::make_shared<arrow::Int8Array>(
+      count,
+      arrow::Buffer::FromString(std::string(static_cast<size_t>(count), '\0')));
+  const auto offsets =
+      arrow::Buffer::FromVector(std::vector<int32_t>{0, static_cast<int32_t>(count)});
+  const auto row = std::make_shared<arrow::ListArray>(type, 1, offsets, values);
+  return arrow::RecordBatch::Make(
+      arrow::schema({arrow::field("input_ids", type), arrow::field("loss_mask", type)}), 1,
+      {row, row});
+}
+
+TEST(DamagedDataset, WithARowThatWouldFillTheMemoryIsRefused) {
+  const TempFolder folder;
+  const auto path = write_shard_folder(folder, "d", {make_long_row((1 << 23) + 1)});
+  const auto dataset = TokenDataset::open(path, "");
+  for (const auto& read : std::vector<std::function<void()>>{
+           [&] { dataset.sequence(0); }, [&] { dataset.facts(0); }})
+    expect_error<DataError>(read, {"row 0", "8388608 tokens", "8388609"});
+}
+
+TEST(DamagedDataset, IsNotDecompressedFarBeyondItsSize) {
+  const TempFolder folder;
+  const auto path = write_shard_folder(folder, "d", {make_token_batch("[[1]]", "[[1]]")});
+  const auto write = [&](int64_t count) {
+    write_shard(
+        path / "data.arrow", {make_long_row(count)}, testing::ShardFormat::kStream,
+        arrow::Compression::ZSTD);
+    EXPECT_LT(fs::file_size(path / "data.arrow"), 100'000U);
+  };
+  write(1000);
+  EXPECT_EQ(TokenDataset::open(path, "").length(0), 1000);
+  write(100'000'000);
+  expect_error<DataError>([&] { TokenDataset::open(path, ""); }, {"data.arrow", "Arrow file"});
 }
 
 TEST(DamagedDataset, WithoutRowsIsRefused) {

@@ -133,6 +133,37 @@ TEST(FeatureStore, RefusesFeaturesOfAnotherTargetOrOfOtherLayers) {
   expect_error<DataError>([&] { store.check_origin("target-a", {4, 1}); }, {"layers"});
 }
 
+TEST(FeatureStore, RefusesScalesThatAreNotFloat32) {
+  const TempFolder folder;
+  auto header = make_header("fp8");
+  header.num_shards = 1;
+  write_feature_header(folder.path(), header);
+  for (const auto dtype : {c10::kFloat8_e4m3fn, torch::kLong, torch::kDouble}) {
+    auto stored = pack_states(make_states(0, 5), kParts, "fp8");
+    stored.scales = stored.scales.to(dtype);
+    formats::write_safetensors(
+        feature_shard(folder.path(), 0), {{"0.states", stored.values}, {"0.scales", stored.scales}},
+        {{"0", checksum_states(stored)}});
+    auto batch = make_batch();
+    batch.parts = {{0, 0, 5, 0, 0}};
+    expect_error<DataError>(
+        [&] { FeatureStore(folder.path()).read(batch); }, {"0.scales", "Float", "features-00000"});
+  }
+}
+
+TEST(FeatureStore, LooksForRecordsBeforeItTakesMemoryForThem) {
+  const TempFolder folder;
+  auto header = make_header();
+  header.hidden_size = int64_t{1} << 20;
+  header.layers.resize(1024);
+  header.num_shards = 1;
+  write_feature_header(folder.path(), header);
+  formats::write_safetensors(feature_shard(folder.path(), 0), {});
+  auto batch = make_batch();
+  batch.ids = torch::zeros({1024, 8192}, torch::kLong);
+  expect_error<DataError>([&] { FeatureStore(folder.path()).read(batch); }, {"sequence 7", "none"});
+}
+
 TEST(FeatureStore, NamesASequenceThatItDoesNotHaveInFull) {
   const TempFolder folder;
   const FeatureStore store(write_store(folder));

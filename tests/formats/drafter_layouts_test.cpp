@@ -47,7 +47,7 @@ TEST(DrafterLayout, OfSpeculatorsCountsLayersFromTheirInput) {
   EXPECT_EQ(read_drafter(as_speculators(config_of(kFull))).target_layer_ids, (Ids{0, 2}));
   Json json = as_speculators(config_of(kFull));
   json["aux_hidden_state_layer_ids"] = {0, 3};  // the embedding's output
-  expect_error<DataError>([&] { read_drafter(json); }, {"target_layer_ids", "-1"});
+  expect_error<DataError>([&] { read_drafter(json); }, {"aux_hidden_state_layer_ids", "got 0"});
 }
 
 TEST(DrafterLayout, OfSpeculatorsFreesSlidingLayersOnly) {

@@ -52,6 +52,28 @@ TEST(ParseJson, AcceptsTheNestingOfRealFiles) {
   EXPECT_EQ(parse_json(text, "x").dump(), text);
 }
 
+TEST(ParseJson, RefusesAKeyThatStandsTwiceInOneObject) {
+  for (const char* text : {R"({"a": 1, "b": 2, "a": 3})", R"([{"c": {"a": 1, "a": 1}}])"})
+    expect_error<DataError>([&] { parse_json(text, "a.json"); }, {"'a' twice", "a.json"});
+  EXPECT_NO_THROW(parse_json(R"({"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]})", "x"));
+}
+
+TEST(ParseJson, FindsALateKeyTwiceAmongManyWithoutComparingEachWithAll) {
+  std::string text = "{";
+  for (int i = 0; i < 300'000; ++i)
+    text += "\"key-" + std::to_string(i) + "\":0,";
+  EXPECT_EQ(parse_json(text + "\"last\":0}", "x").size(), 300'001U);
+  expect_error<DataError>(
+      [&] { parse_json(text + "\"key-7\":0}", "a.json"); }, {"'key-7' twice", "a.json"});
+}
+
+TEST(ParseJson, RefusesListsThatTakeManyTimesTheBytesOfTheirText) {
+  std::string list = "[0";
+  for (int i = 0; i < 3'000'000; ++i)
+    list += ",0";
+  expect_error<DataError>([&] { parse_json(list + "]", "a.json"); }, {"entries", "a.json"});
+}
+
 TEST(ReadJsonFile, NamesAMissingFile) {
   const TempFolder folder;
   expect_error<DataError>([&] { read_json_file(folder / "config.json"); }, {"config.json"});
@@ -114,6 +136,7 @@ TEST(JsonObject, ChecksTheRangeOfAnInteger) {
   expect_error<DataError>([&] { json.integer("a", 11, 20); }, {"a:", "11", "20", "10"});
   expect_error<DataError>([&] { json.integer("a", 0, 9); }, {"a:"});
   expect_error<DataError>([&] { json.integer("big", INT64_MIN, INT64_MAX); }, {"big:"});
+  expect_error<DataError>([&] { json.integers("big"); }, {"big:"});
   expect_error<DataError>([&] { json.integer("huge", INT64_MIN, INT64_MAX); }, {"huge:"});
 }
 

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include "draftsmith/formats/json.h"
-
 #include <string>
 
+#include "draftsmith/base/error.h"
+#include "draftsmith/formats/json.h"
+
+#include "tests/base/expect_error.h"
 #include "tests/support/temp_folder.h"
 
 namespace draftsmith::formats {
@@ -45,6 +47,19 @@ TEST(Vocabulary, IsEmptyWithoutATokenizer) {
   const TempFolder folder;
   EXPECT_TRUE(Vocabulary::from_folder(folder.path()).empty());
   EXPECT_EQ(Vocabulary::from_folder(folder.path()).text(3), "<3>");
+}
+
+TEST(Vocabulary, RefusesADamagedTokenizer) {
+  const TempFolder folder;
+  for (const std::string& text : std::vector<std::string>{
+           "", "[]", R"({"model": {"vocab": {"a": 0, "a": 1}}})",
+           R"({"model": {"vocab": {"a": -1}}})", R"({"model": {"vocab": {"a": "x"}}})",
+           R"({"added_tokens": {}})", R"({"added_tokens": [{"id": 1}]})", std::string(100, '[')}) {
+    SCOPED_TRACE(text);
+    folder.write("tokenizer.json", text);
+    testing::expect_error<DataError>(
+        [&] { Vocabulary::from_folder(folder.path()); }, {"tokenizer.json"});
+  }
 }
 
 void write_shown_tokenizer(const testing::TempFolder& folder, const Json& vocab, const Json& decoder) {

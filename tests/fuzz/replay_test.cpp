@@ -47,6 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
         Kind{"safetensors", read_safetensors},
         Kind{"config", read_config},
         Kind{"dataset", read_dataset},
+        Kind{"features", read_features},
         Kind{"settings", read_settings},
         Kind{"tokenizer", read_tokenizer}),
     [](const auto& info) { return std::string(info.param.name); });

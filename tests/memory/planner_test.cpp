@@ -133,6 +133,47 @@ TEST(Planner, PlaysAnEvaluationThatKeepsNoActivations) {
   EXPECT_LT(plan.evaluation, plan.drafter_step);
 }
 
+TEST(Planner, LetsTargetsRunAheadOnlyWhereThatDisplacesNothing) {
+  auto shape = reference_shape();
+  shape.target_workers = 1;
+  shape.waiting_batches = 2;
+  const auto ahead = choose_plan(shape, {}, 1000 * kGiB);
+  EXPECT_EQ(ahead.shape.target_workers, 1);
+  const auto in_turn = run_in_turn(ahead);
+  EXPECT_EQ(in_turn.shape.target_workers, 0);
+  // Two batches of features wait, and a forward runs beside the step.
+  Ledger forward;
+  add_target_forward(forward, ahead.shape);
+  EXPECT_EQ(ahead.drafter_step - in_turn.drafter_step, 2 * forward.live() + forward.peak());
+  EXPECT_NE(print_plan(ahead, 1000 * kGiB).find("1 target workers run ahead"), std::string::npos);
+  const auto small = choose_plan(shape, {}, ahead.peak() - 1);
+  EXPECT_EQ(small.shape.target_workers, 0);
+  EXPECT_EQ(small.shape.chunk_rows, in_turn.shape.chunk_rows);
+  EXPECT_EQ(small.peak(), in_turn.peak());
+}
+
+TEST(Planner, DividesMastersAndMomentsAmongRanks) {
+  auto shape = reference_shape();
+  const int64_t P = count_drafter_parameters(shape.drafter);
+  const auto whole = plan_memory(shape);
+  shape.optimizer_shards = 8;
+  const auto sharded = plan_memory(shape);
+  // Of 12 bytes a parameter seven eighths are elsewhere.
+  EXPECT_NEAR(static_cast<double>(whole.state - sharded.state), 10.5 * static_cast<double>(P), 100);
+  EXPECT_EQ(sharded.drafter_step - sharded.state, whole.drafter_step - whole.state);
+  EXPECT_NE(print_plan(sharded, 1000 * kGiB).find("among 8 ranks"), std::string::npos);
+}
+
+TEST(Planner, CountsEveryDrafterThatSharesTheMemory) {
+  auto shape = reference_shape();
+  const auto one = plan_memory(shape);
+  shape.drafters = 3;
+  const auto three = plan_memory(shape);
+  EXPECT_GE(three.drafter_step, one.drafter_step + 2 * (one.state + 1 * kGiB));
+  EXPECT_LE(three.drafter_step, 3 * one.drafter_step);
+  EXPECT_NE(print_plan(three, 1000 * kGiB).find("3 drafters"), std::string::npos);
+}
+
 TEST(Planner, PrintsThePartsAndTheChoice) {
   auto shape = reference_shape();
   const auto plan = choose_plan(shape, {}, 1000 * kGiB);

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from tiny_run import run_program, train
+from tiny_run import TARGET, run_program, train
 
 PHONE_WIDTH = 390
 
@@ -37,20 +37,24 @@ def take_screenshot(page, file, *options):
     return Image.open(file).convert("RGB")
 
 
-def check_drawing(page, num_runs):
+def check_curves(page, wanted):
+    """`wanted` charts have at least so many curves. Returns the DOM."""
     dom, console = browse(page, "--dump-dom")
     assert not console, console
-    figures = re.findall(r"<figure>.*?</figure>", dom, re.S)
-    titles = [re.search(r"<figcaption>(.*?)<span", f)[1] for f in figures]
-    for title in ("Loss", "Held out acceptance", "Accuracy by slot", "Learning rate", "Throughput",
-                  "Memory"):
-        assert title in titles, titles
-    for title, figure in zip(titles, figures):
-        paths = re.findall(r'<path[^>]* d="([^"]*)"', figure)
-        drawn = [d for d in paths if d.count("L") >= 2]
-        assert len(drawn) >= num_runs, (title, paths)
+    figures = {re.search(r"<figcaption>(.*?)<span", figure)[1]: figure
+               for figure in re.findall(r"<figure>.*?</figure>", dom, re.S)}
+    for title, count in wanted.items():
+        assert title in figures, (title, list(figures))
+        paths = re.findall(r'<path[^>]* d="([^"]*)"', figures[title])
+        assert len([d for d in paths if d.count("L") >= 2]) >= count, (title, paths)
         assert not any("NaN" in d or "Infinity" in d for d in paths), (title, paths)
     return dom
+
+
+def check_drawing(page, num_runs):
+    return check_curves(page, dict.fromkeys(
+        ("Loss", "Held out acceptance", "Accuracy by slot", "Learning rate", "Throughput", "Memory"),
+        num_runs))
 
 
 def check_phone(page, folder):
@@ -66,6 +70,30 @@ def check_phone(page, folder):
     assert width <= PHONE_WIDTH, width
     _, console = browse(frame, f"--screenshot={folder / 'phone.png'}", "--window-size=600,1600")
     assert not console, console
+
+
+def check_evaluations(program, folder, shots):
+    """What eval --json prints is drawn, alone and beside a run."""
+    files = []
+    for name, options in (("sweep", ["--eval.sweep=budget"]),
+                          ("pair", [f"--eval.compare={folder / 'slow'}", "--eval.method=tree"])):
+        files.append(folder / f"{name}.json")
+        files[-1].write_text(run_program(
+            program, "eval", f"--target.path={TARGET}", "--target.dtype=float32",
+            "--drafter.dtype=float32", f"--drafter.init={folder / 'fast'}", "--eval.ignore_stop=true",
+            f"--eval.prompts={folder / 'prompts.jsonl'}", "--eval.max_new_tokens=12", "--json",
+            *options))
+    alone = folder / "alone.html"
+    run_program(program, "report", *files, "--out", alone)
+    dom = check_curves(alone, {"Accepted up to each slot": 3, "Tokens a round": 3,
+                               "Tokens a second": 1, "Acceptance length": 1})
+    assert "Evaluation report" in dom and dom.count('class="bar"') == 3, dom
+    assert "paired" in dom and "tree of 64" in dom, dom
+    both = folder / "both.html"
+    run_program(program, "report", folder / "slow", *files, "--out", both)
+    check_curves(both, {"Loss": 1, "Tokens a round": 3})
+    take_screenshot(alone, shots / "evaluation.png")
+    check_phone(both, folder)
 
 
 def main(program, screenshots=None):
@@ -98,6 +126,8 @@ def main(program, screenshots=None):
         check_phone(two, folder)
         if screenshots:
             (folder / "phone.png").replace(shots / "phone.png")
+
+        check_evaluations(program, folder, shots)
 
         # The checks can fail: a page whose script breaks is seen on the console.
         broken = folder / "broken.html"

@@ -104,7 +104,11 @@ TEST(Evaluation, GivesTheSameFiguresEveryTime) {
   const auto drafter = testing::make_tiny_drafter(tiny_target());
   const auto loss = testing::make_loss(10, 0.15, 0.1);
   const auto evaluate = [&] {
-    return evaluate_held_out(tiny_target(), drafter, tiny_target().lm_head(), held_out, loss);
+    const auto make_batch = [&](data::SourceBatch batch) {
+      return pipeline::make_train_batch(
+          tiny_target(), std::move(batch), drafter.config().target_layer_ids, drafter.dtype());
+    };
+    return evaluate_held_out(make_batch, drafter, tiny_target().lm_head(), held_out, loss);
   };
   const auto first = evaluate();
   const auto second = evaluate();

@@ -62,7 +62,7 @@ TEST(RunLog, DropsWhatComesAgainAndWhatWasCutShort) {
       log.write(make_line(step));
   }
   const std::string text = read_file(folder / "metrics.jsonl");
-  folder.write("metrics.jsonl", text + "{\"step\": 4, \"lo");
+  folder.write("metrics.jsonl", text + "{\"step\": \"x\"}\n[2]\n{\"step\": 4, \"lo");
   RunLog log(folder.path(), 4);
   EXPECT_EQ(steps_of(folder.path()), (std::vector<int64_t>{2, 4}));
   log.write(make_line(6));

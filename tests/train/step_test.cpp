@@ -272,6 +272,33 @@ TEST(MicroStep, GivesZerosForABatchWithoutLabels) {
   }
 }
 
+TEST(MicroStep, HandsOnTheSameGradientsAsTheyComeFromTheLastLayerOn) {
+  const auto drafter = testing::make_tiny_drafter(tiny_target());
+  const auto batch = make_batch(tiny_target(), drafter, {make_sequence(12, 0, 1)}, 10);
+  const auto loss = make_loss(10, 0.15, 0.1);
+  for (const bool recomputes : {false, true}) {
+    const model::ForwardPlan plan{.recomputes_layers = recomputes};
+    const auto lm_head = tiny_target().lm_head();
+    const auto kept = run_micro_step(drafter, lm_head, batch, loss, true, plan);
+    std::vector<size_t> order;
+    const auto sink = [&](size_t parameter, const torch::Tensor& gradient) {
+      order.push_back(parameter);
+      EXPECT_TRUE(gradient.equal(kept.gradients[parameter])) << parameter;
+    };
+    const auto passed = run_micro_step(drafter, lm_head, batch, loss, true, plan, 0, sink);
+    EXPECT_TRUE(passed.gradients.empty());
+    EXPECT_EQ(passed.sums.loss_sum, kept.sums.loss_sum);
+    ASSERT_EQ(order.size(), kept.gradients.size());
+    const auto& parameters = drafter.parameters();
+    EXPECT_EQ(parameters[order.front()].first, "norm.weight");
+    const auto layer_of = [&](size_t place) { return parameters[order[place]].first.substr(0, 8); };
+    EXPECT_EQ(layer_of(1), "layers.1");
+    EXPECT_EQ(layer_of(order.size() - 3), "layers.0");
+    for (const auto& [name, parameter] : parameters)
+      EXPECT_FALSE(parameter.grad().defined()) << name;
+  }
+}
+
 TEST(MicroStep, MakesNoGradientsUnlessAsked) {
   const auto drafter = testing::make_tiny_drafter(tiny_target());
   const auto batch = make_batch(tiny_target(), drafter, {make_sequence(12, 0, 1)}, 10);

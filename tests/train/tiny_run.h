@@ -29,17 +29,31 @@ struct RunOptions {
   int64_t tree_budget = 0;
   bool split_masters = false;
   int64_t profile_steps = 0;
+  bool shard_optimizer = false;
+  int64_t sequences_per_batch = 2;
+  int64_t num_anchors = 8;
+  int64_t anchors_per_sequence = 0;
 };
+
+/// Batches of 2 sequences.
+inline data::DataSettings tiny_data_settings() {
+  data::DataSettings settings;
+  settings.max_sequences_per_batch = 2;
+  settings.num_anchors = 8;
+  settings.seed = 1;
+  return settings;
+}
 
 /// A trainer of 10 sequences, 2 in a batch.
 inline std::unique_ptr<train::Trainer> make_trainer(
     const model::Target& target,
     const std::filesystem::path& dataset,
-    const RunOptions& options) {
-  data::DataSettings data_settings;
-  data_settings.max_sequences_per_batch = 2;
-  data_settings.num_anchors = 8;
-  data_settings.seed = 1;
+    const RunOptions& options,
+    const pipeline::Ranks& ranks = {}) {
+  auto data_settings = tiny_data_settings();
+  data_settings.max_sequences_per_batch = options.sequences_per_batch;
+  data_settings.num_anchors = options.num_anchors;
+  data_settings.anchors_per_sequence = options.anchors_per_sequence;
   if (!options.out.empty()) std::filesystem::create_directories(options.out);
   train::TrainSettings settings;
   settings.out = options.out;
@@ -53,13 +67,14 @@ inline std::unique_ptr<train::Trainer> make_trainer(
   settings.eval_method = options.eval_method;
   settings.split_masters = options.split_masters;
   settings.profile_steps = options.profile_steps;
+  settings.shard_optimizer = options.shard_optimizer;
   data_settings.held_out = options.held_out;
   data::BatchSource source(
       data::TokenDataset::open(dataset, ""), data_settings, target.config().vocab_size);
   auto held_out = source.held_out();
   auto trainer = std::make_unique<train::Trainer>(
-      target, make_tiny_drafter(target, options.dtype, options.drafter_seed),
-      std::move(source), make_loss(10, 0.15, 0.1), settings, train::RunStamp{});
+      target, make_tiny_drafter(target, options.dtype, options.drafter_seed), std::move(source),
+      make_loss(10, 0.15, 0.1), settings, train::RunStamp{}, ranks);
   trainer->count_trees_of(options.tree_budget);
   if (options.eval_every < 1000) trainer->evaluate_on(std::move(held_out.value()));
   return trainer;

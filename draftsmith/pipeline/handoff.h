@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include <c10/core/Stream.h>
+
+#include "draftsmith/pipeline/train_batch.h"
+
+namespace draftsmith::pipeline {
+
+/// Moves what a target worker made to a drafter's device. The copy runs on streams of its
+/// own beside both sides' work, and an event tells the drafter's stream, not its thread, when it is
+/// there. Host tensors are copied from pinned memory; where two devices cannot reach each other,
+/// the driver goes through the host.
+///
+/// Streams and events are those of c10, for whatever device the build has. Between host and host
+/// nothing happens.
+class Handoff {
+ public:
+  Handoff(torch::Device from, torch::Device to);
+
+  /// In the worker's thread, after what made the batch was started.
+  void send(TrainBatch& batch);
+
+ private:
+  torch::Tensor move(const torch::Tensor& tensor) const;
+
+  torch::Device from_, to_;
+  std::optional<c10::Stream> from_stream_, to_stream_;  // absent for the host
+};
+
+/// In the drafter's thread, before its first use of the batch.
+void receive(TrainBatch& batch);
+
+}  // namespace draftsmith::pipeline

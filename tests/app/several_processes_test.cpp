@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "draftsmith/train/checkpoint_list.h"
+
+#include "tests/app/world.h"
+
+namespace draftsmith::app {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::operator+;
+using testing::Arguments;
+using testing::ProgramWorld;
+using SeveralProcesses = testing::ProgramRuns;
+
+testing::ProcessResult run_alone(const Arguments& arguments) {
+  return testing::start_alone(arguments)->wait();
+}
+
+TEST_F(SeveralProcesses, MakeTheStepsOfOne) {
+  const auto arguments = train("two", 4, {"--train.shard_optimizer=true"});
+  ProgramWorld({arguments, arguments}).expect_done();
+  const auto alone = run_alone(train("alone", 4, {"--train.accumulation=2"}));
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const auto two = metrics("two");
+  const auto one = metrics("alone");
+  ASSERT_EQ(two.size(), 4U);
+  ASSERT_EQ(one.size(), 4U);
+  for (size_t i = 0; i < 4; ++i)
+    for (const char* key : {"loss", "grad_norm"}) {
+      const double value = one[i].at(key).get<double>();
+      EXPECT_NEAR(two[i].at(key).get<double>(), value, 1e-5 * value) << i << " " << key;
+    }
+  EXPECT_TRUE(fs::exists(folder / "two/export/model.safetensors"));
+}
+
+TEST_F(SeveralProcesses, AndThreadsOfOneAreTheSameBitForBit) {
+  const auto processes = train("processes", 5);
+  ProgramWorld({processes, processes}).expect_done();
+  const auto threads = run_alone(train("threads", 5, {"--pipeline.drafter_workers=2"}));
+  ASSERT_EQ(threads.exit_code, 0) << threads.err;
+  expect_same_state("processes", "threads", 5);
+}
+
+TEST_F(SeveralProcesses, TakeStatesFromTargetsElsewhereBitForBit) {
+  const Arguments evaluated = {"--data.held_out=0.2", "--train.eval_every=2"};
+  const auto both = train("both", 4, evaluated);
+  ProgramWorld({both, both}).expect_done();
+  const auto drafter = train("split", 4, evaluated + Arguments{"--pipeline.role=drafter"});
+  const auto server = train("split", 4, {"--pipeline.role=target", "--pipeline.target_workers=2"});
+  ProgramWorld({drafter, server, drafter}).expect_done();
+  expect_same_state("both", "split", 4);
+}
+
+TEST_F(SeveralProcesses, StopTogetherAndGoOnInAnotherNumber) {
+  const auto arguments = train("run", 100'000);
+  ProgramWorld world({arguments, arguments});
+  testing::wait_until([&] { return fs::exists(folder / "run/metrics.jsonl"); });
+  world.processes[1]->send(SIGTERM);  // the one that does not write
+  world.expect_done();
+  const auto newest = train::find_newest_checkpoint(folder / "run");
+  ASSERT_TRUE(newest.has_value());
+  const int64_t stopped = formats::read_json_file(*newest / "state.json").at("step");
+  EXPECT_GT(stopped, 0);
+  const auto more = fmt::format("--train.max_steps={}", stopped + 2);
+  const auto resumed =
+      run_alone(resume("run", {"--train.allow_change=train.max_steps", more}));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("1 ranks go on with what 2 began"), std::string::npos) << resumed.err;
+  const auto state = formats::read_json_file(
+      folder / "run" / fmt::format("checkpoints/step-{}", stopped + 2) / "state.json");
+  EXPECT_EQ(state.at("batches"), 2 * stopped + 2);
+}
+
+TEST_F(SeveralProcesses, AllEndWithTheErrorOfOne) {
+  // The folder of another run is in the way of the first process; the other one tells of it.
+  const auto arguments = train("run", 4);
+  folder.write("run/settings.toml", "");
+  const auto results = ProgramWorld({arguments, arguments}).wait();
+  EXPECT_EQ(results[0].exit_code, 2) << results[0].err;
+  EXPECT_EQ(results[1].exit_code, 5) << results[1].err;
+  EXPECT_NE(results[1].err.find("the end of process 0: train.out"), std::string::npos)
+      << results[1].err;
+}
+
+TEST_F(SeveralProcesses, RefuseSettingsThatDiffer) {
+  const auto results =
+      ProgramWorld({train("run", 4), train("run", 4, {"--train.lr=0.5"})}).wait();
+  EXPECT_EQ(results[1].exit_code, 2) << results[1].err;
+  testing::expect_message_form(testing::last_line(results[1].err));
+  EXPECT_NE(results[1].err.find("train.lr"), std::string::npos) << results[1].err;
+  EXPECT_NE(results[0].exit_code, 0);
+}
+
+TEST_F(SeveralProcesses, RefuseRolesThatMakeNoRun) {
+  const auto target = train("run", 4, {"--pipeline.role=target"});
+  for (const auto& result : ProgramWorld({target, target}).wait()) {
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_NE(result.err.find("pipeline.role"), std::string::npos) << result.err;
+  }
+}
+
+TEST_F(SeveralProcesses, RefuseAWorldWithoutAnAddress) {
+  const testing::Environment environment(testing::Variables{{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+  const auto result = testing::run_program(train("run", 4));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("MASTER_ADDR"), std::string::npos) << result.err;
+  testing::expect_message_form(testing::last_line(result.err));
+}
+
+TEST_F(SeveralProcesses, SayWhoDidNotCome) {
+  const auto result = testing::start_in_world(
+                          train("run", 4, {"--pipeline.timeout=1"}), 0, 2,
+                          testing::find_free_port())
+                          ->wait();
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  EXPECT_NE(result.err.find("process 0 of 2"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace draftsmith::app
