@@ -2,8 +2,8 @@
 #include "draftsmith/ops/block_plan.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
+#include <type_traits>
 
 #include "draftsmith/ops/block_methods.h"
 
@@ -110,10 +110,9 @@ void add_key_tiles(
 
 template <class T>
 void append(const std::vector<T>& list, std::vector<int32_t>& joined) {
-  static_assert(sizeof(T) % sizeof(int32_t) == 0);
-  const size_t before = joined.size();
-  joined.resize(before + list.size() * sizeof(T) / sizeof(int32_t));
-  if (!list.empty()) std::memcpy(joined.data() + before, list.data(), list.size() * sizeof(T));
+  static_assert(std::is_trivially_copyable_v<T> && alignof(T) == alignof(int32_t));
+  const auto* words = reinterpret_cast<const int32_t*>(list.data());
+  joined.insert(joined.end(), words, words + list.size() * (sizeof(T) / sizeof(int32_t)));
 }
 
 }  // namespace
