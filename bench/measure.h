@@ -49,15 +49,18 @@ inline void reset_resident_peak() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
 
-/// Peak of resident memory in bytes, pages of mapped files included.
-inline int64_t resident_peak_bytes() {
+/// A value in bytes of /proc/self/status; pages of mapped files are included.
+inline int64_t read_status_bytes(const std::string& wanted) {
   std::ifstream status("/proc/self/status");
   std::string key;
-  while (status >> key && key != "VmHWM:") status.ignore(4096, '\n');
+  while (status >> key && key != wanted + ":") status.ignore(4096, '\n');
   int64_t kibibytes = 0;
   status >> kibibytes;
   return kibibytes * 1024;
 }
+/// Resident memory now, and its peak.
+inline int64_t resident_bytes() { return read_status_bytes("VmRSS"); }
+inline int64_t resident_peak_bytes() { return read_status_bytes("VmHWM"); }
 
 /// Rows of a Markdown table, printed as they come.
 inline void print_row(const std::vector<std::string>& cells) {
@@ -73,6 +76,15 @@ inline void print_header(const std::vector<std::string>& cells) {
 inline torch::Tensor random_bfloat16(at::IntArrayRef shape, double scale, uint64_t seed) {
   const auto generator = at::detail::createCPUGenerator(seed);
   return torch::empty(shape, torch::kBFloat16).normal_(0, scale, generator);
+}
+
+/// FLOP/s of a large bfloat16 product: what floors are stated in.
+inline double measure_gemm_rate() {
+  const auto x = random_bfloat16({2048, 1024}, 1, 1);
+  const auto weight = random_bfloat16({3072, 1024}, 1, 2);
+  std::vector<Contender> product = {{"", [&] { torch::mm(x, weight.t()); }}};
+  measure(product, 15);
+  return 2.0 * 2048 * 1024 * 3072 / product[0].time();
 }
 
 }  // namespace draftsmith::bench

@@ -25,14 +25,6 @@ double count_visible(const data::DraftBlocks& blocks) {
          static_cast<double>(lengths.numel() * blocks.layout.block_size);
 }
 
-double measure_gemm_rate() {
-  const auto x = random_bfloat16({2048, 1024}, 1, 1);
-  const auto weight = random_bfloat16({3072, 1024}, 1, 2);
-  std::vector<Contender> product = {{"", [&] { torch::mm(x, weight.t()); }}};
-  measure(product, 15);
-  return 2.0 * 2048 * 1024 * 3072 / product[0].time();
-}
-
 void run(
     const std::string& model,
     const std::string& batch_file,

@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill of a target against the time of its matrix products alone, measured in turn.
+// A target's prefill against the time of its matrix products alone, its answers to many prompts at
+// once, and what extract adds to the forward; bfloat16. bench/target_transformers.py does the
+// first two with transformers.
 //
-//   bench_target make DIR           writes the hybrid model of docs/performance.md, random weights
-//   bench_target run DIR 1x2048 ... rows x tokens, bfloat16
+//   bench_target make DIR            writes the hybrid model of docs/performance.md, random weights
+//   bench_target run DIR 1x2048 ...  prefill of rows x tokens
+//   bench_target generate DIR        64 tokens for each of 48 prompts of 64
+//   bench_target extract DIR [DATA]  1,000 sequences (of the dataset DATA, else random), in ten
+//                                    parts: the bare forward and extract in turn
 #include "draftsmith/model/target.h"
 
+#include <unistd.h>
+
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "draftsmith/base/atomic_file.h"
+#include "draftsmith/base/random.h"
+#include "draftsmith/data/dataset_writer.h"
+#include "draftsmith/eval/plain_decode.h"
 #include "draftsmith/formats/json.h"
+#include "draftsmith/pipeline/extract.h"
 
 #include "bench/measure.h"
 
@@ -89,10 +101,110 @@ std::function<void()> matrix_products(const model::Target& target, int64_t rows)
   };
 }
 
-void run_shapes(const std::string& folder, const std::vector<std::string>& shapes) {
+model::Target load(const std::string& folder) {
   model::TargetSettings settings;
   settings.path = folder;
-  const auto target = model::Target::load(settings);
+  return model::Target::load(settings);
+}
+
+/// Ids of ordinary tokens, different for every `seed`.
+std::vector<int64_t> make_ids(int64_t count, uint64_t seed) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(5 + static_cast<int64_t>(hash_key({seed, static_cast<uint64_t>(i)}) % 1000));
+  return ids;
+}
+
+void run_generate(const std::string& folder) {
+  constexpr int64_t kPrompts = 48, kPromptTokens = 64, kNewTokens = 64;
+  const auto target = load(folder);
+  std::vector<std::vector<int64_t>> prompts;
+  for (uint64_t i = 0; i < kPrompts; ++i)
+    prompts.push_back(make_ids(kPromptTokens, i));
+  std::vector<Contender> answers = {{"", [&] {
+                                       eval::decode_plainly(target, prompts, {kNewTokens, {}});
+                                     }}};
+  measure(answers, 3);
+  print_header({"prompts x tokens", "new tokens each", "s", "new tokens/s"});
+  print_row(
+      {fmt::format("{} x {}", kPrompts, kPromptTokens), fmt::format("{}", kNewTokens),
+       fmt::format("{:.2f}", answers[0].time()),
+       fmt::format("{:.0f}", static_cast<double>(kPrompts * kNewTokens) / answers[0].time())});
+}
+
+/// Sequences as long as the demo's, or those of a dataset, again and again.
+std::vector<data::TokenSequence> make_sequences(int64_t count, const std::string& dataset) {
+  std::vector<data::TokenSequence> sequences;
+  if (!dataset.empty()) {
+    const auto stored = data::TokenDataset::open(dataset, "");
+    for (int64_t i = 0; i < count; ++i)
+      sequences.push_back(stored.sequence(i % stored.num_sequences()));
+    return sequences;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const auto seed = static_cast<uint64_t>(i);
+    const int64_t length = 100 + static_cast<int64_t>(hash_key({seed, 999}) % 200);
+    sequences.push_back({make_ids(length, seed), std::vector<uint8_t>(length, 1)});
+  }
+  return sequences;
+}
+
+void run_extract(const std::string& folder, const std::string& dataset) {
+  namespace fs = std::filesystem;
+  constexpr int64_t kParts = 10, kSequences = 100;
+  const auto target = load(folder);
+  const auto layers = formats::choose_target_layer_ids(target.config().num_layers, 5);
+  const data::FeatureHeader header{"bf16", layers, target.config().hidden_size, "bench", 0};
+  const auto sequences = make_sequences(kParts * kSequences, dataset);
+  const fs::path scratch = fs::temp_directory_path() / fmt::format("bench-extract-{}", ::getpid());
+  double bare = 0, extract = 0;
+  int64_t tokens = 0;
+  for (int64_t part = 0; part < kParts; ++part) {
+    const auto out = scratch / fmt::format("{}", part);
+    const auto first = sequences.begin() + part * kSequences;
+    fs::create_directories(scratch);
+    data::write_dataset(out, {first, first + kSequences});
+    data::BatchSource source(data::TokenDataset::open(out, ""), {}, target.config().vocab_size);
+    const auto run_bare = [&] {
+      const Stopwatch watch;
+      for (int64_t batch = 0; batch < source.batches_of_epoch(0); ++batch) {
+        const auto read = source.read({0, batch}, {2, 0, 0}).tokens;
+        target.forward(read.ids, layers, read.document_ids);
+      }
+      return watch.seconds();
+    };
+    const auto run_extract = [&] {
+      data::write_feature_header(out, header);
+      const data::FeatureStore done(out, /*is_partial=*/true);
+      const Stopwatch watch;
+      data::FeatureWriter writer(out, header, 0);
+      pipeline::extract_features(
+          target, source, layers, done, writer,
+          [&](const auto& written, const auto&) { tokens += written.tokens; });
+      writer.finish();
+      return watch.seconds();
+    };
+    if (part == 0) run_bare();  // the first run reads weights and packs them
+    // Whoever comes second finds the caches warmer, so they take turns at that too.
+    if (part % 2 == 0) {
+      bare += run_bare();
+      extract += run_extract();
+    } else {
+      extract += run_extract();
+      bare += run_bare();
+    }
+    fs::remove_all(out);
+  }
+  fs::remove_all(scratch);
+  print_header({"sequences", "tokens", "bytes a token", "forward, s", "extract, s", "ratio"});
+  print_row(
+      {fmt::format("{}", kParts * kSequences), fmt::format("{}", tokens),
+       fmt::format("{}", header.bytes_per_token()), fmt::format("{:.1f}", bare),
+       fmt::format("{:.1f}", extract), fmt::format("{:.3f}", extract / bare)});
+}
+
+void run_shapes(const std::string& folder, const std::vector<std::string>& shapes) {
+  const auto target = load(folder);
   print_header({"rows x tokens", "prefill", "matrix products", "ratio", "tokens/s"});
   for (const std::string& shape : shapes) {
     int64_t B = 0;
@@ -120,12 +232,19 @@ void run_shapes(const std::string& folder, const std::vector<std::string>& shape
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
+  draftsmith::memory::install_host_allocator();
   if (words.size() == 2 && words[0] == "make") {
     draftsmith::bench::make_hybrid(words[1]);
   } else if (words.size() >= 3 && words[0] == "run") {
     draftsmith::bench::run_shapes(words[1], {words.begin() + 2, words.end()});
+  } else if (words.size() == 2 && words[0] == "generate") {
+    draftsmith::bench::run_generate(words[1]);
+  } else if ((words.size() == 2 || words.size() == 3) && words[0] == "extract") {
+    draftsmith::bench::run_extract(words[1], words.size() == 3 ? words[2] : "");
   } else {
-    std::fputs("usage: bench_target make DIR | bench_target run DIR 1x2048 ...\n", stderr);
+    std::fputs(
+        "usage: bench_target make DIR | run DIR 1x2048 ... | generate DIR | extract DIR [DATA]\n",
+        stderr);
     return 2;
   }
 }

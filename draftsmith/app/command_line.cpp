@@ -30,7 +30,7 @@ const std::vector<Command>& commands() {
       {"plan",
        "says how many bytes a run needs, part by part, and what it would choose; trains nothing",
        {"target", "drafter", "data", "loss", "attention", "memory", "pipeline",
-        "train.shard_optimizer"}},
+        "train.shard_optimizer", "train.split_masters", "eval.tree_budget"}},
       {"train",
        "trains a drafter; --resume goes on from the run folder's newest checkpoint",
        {"target", "drafter", "data", "loss", "attention", "memory", "train", "pipeline",

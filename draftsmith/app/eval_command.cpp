@@ -63,8 +63,14 @@ void run_eval(RunConfig config, const Flags& flags) {
   check_settings(config.eval, flags);
   make_draft_options(config.eval);  // refuses before anything is loaded
   config.drafter.init = resolve_drafter_folder(config.drafter.init);
-  const auto vocab_size = formats::read_target_config(config.target.path).vocab_size;
-  const auto prompts = read_text_prompts(config.eval.prompts, config.target.path, vocab_size);
+  const auto target_config = formats::read_target_config(config.target.path);
+  const auto drafter_config =
+      model::make_drafter_config(config.drafter, target_config, config.target.path);
+  const auto prompts =
+      read_text_prompts(config.eval.prompts, config.target.path, target_config.vocab_size);
+  check_prompt_lengths(
+      prompts, target_config, "eval.max_new_tokens", config.eval.max_new_tokens,
+      drafter_config.block_size - 1);
   const auto target = model::Target::load(config.target);
   const auto load_drafter = [&](const std::string& init) {
     auto settings = config.drafter;

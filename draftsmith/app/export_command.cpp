@@ -13,7 +13,7 @@
 #include "draftsmith/formats/drafter_config_writing.h"
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/safetensors.h"
-#include "draftsmith/model/drafter.h"
+#include "draftsmith/model/drafter_init.h"
 #include "draftsmith/train/checkpoint_list.h"
 
 namespace draftsmith::app {
@@ -76,19 +76,8 @@ formats::Verifier read_verifier(const std::string& target_path, const std::strin
 void check_target(formats::DrafterConfig& config, const std::string& target_path) {
   if (target_path.empty()) return;
   const auto target = formats::read_target_config(target_path);
-  const auto check = [&](const char* key, int64_t value, int64_t wanted) {
-    if (value == wanted) return;
-    throw DataError(
-        {.what = key,
-         .expected = fmt::format("the target's {}", wanted),
-         .got = fmt::format("{}", value),
-         .where = target_path,
-         .hint = "the target that this drafter was made for"});
-  };
   if (config.num_target_layers == 0) config.num_target_layers = target.num_layers;
-  check("num_target_layers", config.num_target_layers, target.num_layers);
-  check("hidden_size", config.hidden_size, target.hidden_size);
-  check("vocab_size", config.vocab_size, target.vocab_size);
+  model::check_fits_target(config, target, target_path);
 }
 
 void write_folder(

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "draftsmith/app/command_line.h"
+#include "draftsmith/app/text_prompts.h"
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
@@ -59,8 +60,9 @@ void run_generate(RunConfig config) {
          .hint = "--generate.prompts=FILE"});
   }
   check_output(settings.out);
-  const auto vocab_size = formats::read_target_config(config.target.path).vocab_size;
-  const auto prompts = data::read_prompts(settings.prompts, vocab_size);
+  const auto target_config = formats::read_target_config(config.target.path);
+  const auto prompts = data::read_prompts(settings.prompts, target_config.vocab_size);
+  check_prompt_lengths(prompts, target_config, "generate.max_new_tokens", settings.max_new_tokens);
   const auto target = model::Target::load(config.target);
   const eval::DecodeLimits limits{
       settings.max_new_tokens, settings.ignore_stop

@@ -10,6 +10,7 @@
 #include "draftsmith/base/stopwatch.h"
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/formats/json.h"
+#include "draftsmith/formats/stored_dtype.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/pipeline/split.h"
 #include "draftsmith/train/objective.h"
@@ -62,6 +63,11 @@ memory::StepShape make_step_shape(
   shape.chunk_rows = config.loss.chunk_rows;
   shape.threads = at::get_num_threads();
   shape.has_teacher = config.loss.kl_weight > 0;
+  // Weights of another dtype than the run's are converted, so they are no mapped pages.
+  const auto stored = formats::read_stored_dtype(config.target.path);
+  shape.has_target_copy = !stored.empty() && stored != config.target.dtype;
+  shape.splits_masters = config.train.split_masters;
+  shape.tree_budget = std::min(config.eval.tree_budget, drafter.vocab_size);
   const auto& pipeline = config.pipeline;
   if (pipeline.drafter_devices.empty()) shape.drafters = pipeline.drafter_workers;
   if (config.train.shard_optimizer) shape.optimizer_shards = pipeline.drafter_workers;
@@ -124,7 +130,7 @@ void run_plan(RunConfig config, const Flags& flags) {
             {"weights_gradients_moments_bytes", plain_state},
             {"target_forward_bytes", plan.target_forward},
             {"drafter_step_bytes", plan.drafter_step},
-            {"update_bytes", plan.update},
+            {"evaluation_bytes", plan.evaluation},
             {"saving_bytes", plan.saving},
             {"peak_bytes", plan.peak()},
             {"mapped_bytes", plan.mapped},

@@ -20,7 +20,8 @@ bool is_harmless(const std::string& key) {
   static const std::set<std::string> keys = {
       "train.out",       "train.name",       "train.log_every",    "train.save_every",
       "train.keep_last", "train.eval_every", "train.allow_change", "memory.budget",
-      "train.shard_optimizer"};
+      "train.shard_optimizer", "train.profile_steps", "train.split_masters",
+      "attention.allow_math"};
   return sections.count(key.substr(0, key.find('.'))) != 0 || keys.count(key) != 0;
 }
 

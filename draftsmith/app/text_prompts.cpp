@@ -2,10 +2,12 @@
 #include "draftsmith/app/text_prompts.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -107,6 +109,31 @@ read_text_prompts(const std::string& path, const std::string& target_folder, int
     fail(path, "'" + message + "'", "tools/tokenize_prompts.py --help");
   }
   return data::read_prompts(folder / "prompts.jsonl", vocab_size);
+}
+
+void check_prompt_lengths(
+    const std::vector<data::Prompt>& prompts,
+    const formats::TargetConfig& target,
+    const std::string& key,
+    int64_t new_tokens,
+    int64_t drafts) {
+  const int64_t limit = target.max_position_embeddings;
+  const auto longest = std::max_element(
+      prompts.begin(), prompts.end(),
+      [](const auto& left, const auto& right) { return left.ids.size() < right.ids.size(); });
+  const auto length = static_cast<int64_t>(longest->ids.size());
+  if (limit == 0 || length + new_tokens + drafts <= limit) return;
+  const int64_t room = limit - length - drafts;
+  const ErrorText text = {
+      .what = key,
+      .expected = fmt::format("at most {}, the target's max_position_embeddings, in all", limit),
+      .got = fmt::format(
+          "{} tokens of prompt {} + {}{}", length, longest - prompts.begin() + 1, new_tokens,
+          drafts > 0 ? fmt::format(" + {} drafts", drafts) : ""),
+      .where = "the prompts",
+      .hint = room > 0 ? fmt::format("--{}={}", key, room) : "shorter prompts"};
+  if (room > 0) throw ConfigError(text);
+  throw DataError(text);
 }
 
 }  // namespace draftsmith::app

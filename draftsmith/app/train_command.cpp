@@ -20,6 +20,7 @@
 #include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/ops/sdp_backend.h"
 #include "draftsmith/pipeline/batch_shapes.h"
 #include "draftsmith/pipeline/target_states.h"
 #include "draftsmith/train/checkpoint_list.h"
@@ -74,6 +75,17 @@ void log_drafter(const model::Drafter& drafter) {
       "drafter: {} parameters, {} layers, blocks of {}, mask token {}, sees target layers {}",
       drafter.num_parameters(), drafter.config().num_layers, drafter.config().block_size,
       drafter.config().mask_token_id, fmt::join(drafter.config().target_layer_ids, ", "));
+}
+
+/// Says how draft blocks attend. Errors: DeviceError for a backend that must be allowed.
+void check_attention(const model::AttentionSettings& settings, const model::Drafter& drafter) {
+  if (settings.method != "gather") return log_info("attention of blocks: {}", settings.method);
+  const auto device = drafter.parameters().front().second.device();
+  const auto backend = ops::find_gather_backend(device, drafter.dtype(), drafter.config().head_dim);
+  ops::check_gather_backend(backend, device.type(), settings.allow_math);
+  log_info(
+      "attention of blocks: gather, by the {} backend of scaled_dot_product_attention on {}",
+      ops::name_of(backend), device.str());
 }
 
 /// The memory plan of a run. One that goes on keeps the plan of its checkpoint, whatever memory is
@@ -164,6 +176,7 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
       static_cast<uint64_t>(config.train.seed));
   whole.reset();
   log_drafter(drafter);
+  check_attention(config.attention, drafter);
   if (seats.num_ranks() > 1)
     log_info(
         "drafters {} to {} of {} train here", seats.first_rank(),

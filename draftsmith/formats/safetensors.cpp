@@ -29,11 +29,12 @@ struct DtypeName {
   torch::ScalarType dtype;
 };
 
-constexpr DtypeName kDtypes[] = {{"BF16", torch::kBFloat16}, {"F16", torch::kHalf},
-                                 {"F32", torch::kFloat},     {"F64", torch::kDouble},
-                                 {"I64", torch::kLong},      {"I32", torch::kInt},
-                                 {"U8", torch::kByte},       {"BOOL", torch::kBool},
-                                 {"I8", torch::kChar},       {"F8_E4M3", c10::kFloat8_e4m3fn}};
+constexpr DtypeName kDtypes[] = {{"BF16", torch::kBFloat16},      {"F16", torch::kHalf},
+                                 {"F32", torch::kFloat},          {"F64", torch::kDouble},
+                                 {"I64", torch::kLong},           {"I32", torch::kInt},
+                                 {"I16", torch::kShort},          {"U8", torch::kByte},
+                                 {"BOOL", torch::kBool},          {"I8", torch::kChar},
+                                 {"F8_E4M3", c10::kFloat8_e4m3fn}};
 
 [[noreturn]] void
 fail(const fs::path& path, std::string what, std::string expected, std::string got) {
@@ -49,7 +50,7 @@ torch::ScalarType
 parse_dtype(const fs::path& path, const std::string& tensor, const std::string& name) {
   for (const auto& entry : kDtypes)
     if (name == entry.name) return entry.dtype;
-  fail(path, tensor, "dtype BF16, F16, F32, F64, I64, I32, U8, BOOL, I8 or F8_E4M3", name);
+  fail(path, tensor, "dtype BF16, F16, F32, F64, I64, I32, I16, U8, BOOL, I8 or F8_E4M3", name);
 }
 
 const char* dtype_name(torch::ScalarType dtype) {

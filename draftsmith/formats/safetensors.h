@@ -16,8 +16,8 @@ namespace draftsmith::formats {
 
 /// The tensors of one safetensors file, or of all shards that `model.safetensors.index.json`
 /// lists, read by memory map. Every field of a header is checked against the file before it is
-/// believed: header length, names, dtypes (BF16, F16, F32, F64, I64, I32, U8, BOOL), shapes,
-/// offsets inside the file, bytes = shape x dtype, no overlap and no gap.
+/// believed: header length, names, dtypes (BF16, F16, F32, F64, I64, I32, I16, U8, BOOL, I8,
+/// F8_E4M3), shapes, offsets inside the file, bytes = shape x dtype, no overlap and no gap.
 class SafetensorsReader {
  public:
   /// One file. Errors: DataError naming the file and the tensor.

@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <new>
+#include <vector>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -20,9 +22,9 @@ namespace draftsmith::memory {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kSmallest = size_t{1} << 18;      // smaller blocks are left to the C library
-constexpr size_t kMaxIdleBytes = size_t{3} << 30;  // beyond it, freed blocks go back at once
+constexpr size_t kSmallest = size_t{1} << 18;  // smaller blocks are left to the C library
 
 /// A block's header stands in the alignment gap before its data.
 struct Header {
@@ -31,14 +33,30 @@ struct Header {
 };
 static_assert(sizeof(Header) <= kAlignment);
 
-/// Sizes in steps of an eighth of their power of two, so that slightly different shapes share
+size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
+
+/// Sizes in steps of a sixteenth of their power of two, so that slightly different shapes share
 /// blocks.
 size_t round_size(size_t bytes) {
   size_t power = kSmallest;
   while (power * 2 <= bytes)
     power *= 2;
-  const size_t step = power / 8;
-  return (bytes + step - 1) / step * step;
+  return round_up(bytes, power / 16);
+}
+
+/// Pages of the system's, from a border of huge pages on. The C library would keep the gaps that
+/// such an alignment leaves, and what is freed between other blocks.
+char* map_pages(size_t bytes) {
+  const size_t room = bytes + kHugePage;
+  void* mapped = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  char* const begin = static_cast<char*>(mapped);
+  const size_t gap = round_up(reinterpret_cast<uintptr_t>(mapped), kHugePage) -
+                     reinterpret_cast<uintptr_t>(mapped);
+  if (gap > 0) ::munmap(begin, gap);
+  ::munmap(begin + gap + bytes, kHugePage - gap);
+  ::madvise(begin + gap, bytes, MADV_HUGEPAGE);
+  return begin + gap;
 }
 
 class HostAllocator final : public c10::Allocator {
@@ -77,27 +95,31 @@ class HostAllocator final : public c10::Allocator {
   static void release(void* data);
 
   void* take(size_t requested) {
-    const size_t capacity = requested < kSmallest
-                                ? (requested + kAlignment - 1) / kAlignment * kAlignment
-                                : round_size(requested);
+    const size_t capacity =
+        requested < kSmallest ? round_up(requested, kAlignment) : round_size(requested);
     void* data = nullptr;
+    std::vector<void*> spare;
     std::unique_lock lock(mutex_);
     if (limit_ > 0 && bytes_.live + static_cast<int64_t>(requested) > limit_) refuse(requested);
     const auto found = idle_.lower_bound(capacity);
-    if (found != idle_.end() && found->first <= capacity + capacity / 4) {
-      data = found->second;
-      bytes_.idle -= static_cast<int64_t>(found->first);
-      idle_.erase(found);
-    }
+    if (found != idle_.end() && found->first <= capacity + capacity / 8) data = take_idle(found);
     bytes_.live += static_cast<int64_t>(requested);
     bytes_.peak = std::max(bytes_.peak, bytes_.live);
+    held_ += static_cast<int64_t>(data == nullptr ? capacity : header_of(data).capacity);
+    most_held_ = std::max(most_held_, held_);
+    // What waits for reuse is never more than tensors have taken already.
+    while (data == nullptr && !idle_.empty() && held_ + bytes_.idle > most_held_)
+      spare.push_back(take_idle(std::prev(idle_.end())));
     lock.unlock();
+    for (void* block : spare)
+      give_to_system(block);
     if (data == nullptr) {
       try {
         data = make(capacity);
       } catch (...) {
         lock.lock();
         bytes_.live -= static_cast<int64_t>(requested);
+        held_ -= static_cast<int64_t>(capacity);
         throw;
       }
     }
@@ -116,16 +138,27 @@ class HostAllocator final : public c10::Allocator {
          .hint = "draftsmith plan, a smaller --data.tokens_per_batch or --data.num_anchors"});
   }
 
+  void* take_idle(std::multimap<size_t, void*>::iterator place) {
+    void* data = place->second;
+    bytes_.idle -= static_cast<int64_t>(place->first);
+    idle_.erase(place);
+    return data;
+  }
+
   static void* make(size_t capacity) {
-    const bool is_huge = capacity >= kHugePage;
-    const size_t alignment = is_huge ? kHugePage : kAlignment;
-    const size_t total = (capacity + kAlignment + alignment - 1) / alignment * alignment;
-    void* block = std::aligned_alloc(alignment, total);
+    void* block = capacity < kHugePage ? std::aligned_alloc(kAlignment, capacity + kAlignment)
+                                       : map_pages(round_up(capacity + kAlignment, kPage));
     if (block == nullptr) throw std::bad_alloc();
-    if (is_huge) ::madvise(block, total, MADV_HUGEPAGE);
     void* data = static_cast<char*>(block) + kAlignment;
     header_of(data).capacity = capacity;
     return data;
+  }
+
+  static void give_to_system(void* data) {
+    const size_t capacity = header_of(data).capacity;
+    char* block = static_cast<char*>(data) - kAlignment;
+    if (capacity < kHugePage) return std::free(block);
+    ::munmap(block, round_up(capacity + kAlignment, kPage));
   }
 
   void give_back(void* data) {
@@ -133,20 +166,21 @@ class HostAllocator final : public c10::Allocator {
     {
       std::lock_guard lock(mutex_);
       bytes_.live -= static_cast<int64_t>(header.requested);
-      const bool is_kept = header.capacity >= kSmallest &&
-                           static_cast<size_t>(bytes_.idle) + header.capacity <= kMaxIdleBytes;
-      if (is_kept) {
+      held_ -= static_cast<int64_t>(header.capacity);
+      if (header.capacity >= kSmallest) {
         bytes_.idle += static_cast<int64_t>(header.capacity);
         idle_.emplace(header.capacity, data);
         return;
       }
     }
-    std::free(static_cast<char*>(data) - kAlignment);
+    give_to_system(data);
   }
 
   std::mutex mutex_;
   std::multimap<size_t, void*> idle_;  // by capacity
   HostBytes bytes_;
+  int64_t held_ = 0;       // in blocks of tensors: `live`, rounded up
+  int64_t most_held_ = 0;  // largest `held_` ever
   int64_t limit_ = 0;
   const char* phase_ = "before the first step";
 };

@@ -13,9 +13,9 @@ struct HostBytes {
 };
 
 /// From now on host tensors come from an allocator that counts them and that keeps large blocks
-/// for reuse. The C library gives every large block back to the system, and a training step then
-/// spends a quarter of its time on page faults. Call it before the first tensor is made; tensors
-/// made earlier stay valid. Safe from any thread.
+/// for reuse, together never more than tensors took at their peak. The C library gives every large
+/// block back to the system, and a training step then spends a quarter of its time on page faults.
+/// Call it before the first tensor is made; tensors made earlier stay valid. Safe from any thread.
 void install_host_allocator();
 
 HostBytes host_bytes();

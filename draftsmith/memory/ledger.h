@@ -27,6 +27,12 @@ class Ledger {
     drop(part, bytes);
   }
 
+  /// Lets the peak start again from what is alive.
+  void restart_peak() {
+    peak_ = live_;
+    parts_at_peak_ = parts_;
+  }
+
   int64_t live() const { return live_; }
   int64_t peak() const { return peak_; }
   const std::map<std::string, int64_t>& parts_at_peak() const { return parts_at_peak_; }

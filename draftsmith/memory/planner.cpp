@@ -75,7 +75,7 @@ std::string suggest(StepShape shape, const MemorySettings& settings, int64_t bud
 }  // namespace
 
 int64_t MemoryPlan::peak() const {
-  const int64_t most = std::max({target_forward, drafter_step, update, saving});
+  const int64_t most = std::max({target_forward, drafter_step, evaluation, saving});
   return most + static_cast<int64_t>(kAllocatorSlack * static_cast<double>(most));
 }
 
@@ -94,18 +94,16 @@ MemoryPlan plan_memory(const StepShape& shape) {
   add_other_drafters(step, shape);
   add_batches_ahead(step, shape);
   add_target_forward(step, shape);
-  const int64_t before = step.peak();
+  step.restart_peak();
+  Ledger evaluation = step;
+  add_evaluation(evaluation, shape);
+  plan.evaluation = evaluation.peak();
   add_drafter_step(step, shape);
-  plan.drafter_step = step.peak() > before ? step.peak() : step.live();
-  if (step.peak() > plan.target_forward) plan.parts = step.parts_at_peak();
-  Ledger update;
-  add_state(update, shape);
-  add_other_drafters(update, shape);
-  add_batches_ahead(update, shape);
-  plan.update = update.live();
+  plan.drafter_step = step.peak();
+  if (plan.drafter_step > plan.target_forward) plan.parts = step.parts_at_peak();
   // A snapshot of weights, masters and moments is written while training goes on.
   const int64_t snapshot = count_drafter_parameters(shape.drafter) *
-                           (shape.element_bytes + (shape.element_bytes == 4 ? 0 : 4) + 8);
+                           (shape.element_bytes + shape.master_bytes() + 8);
   plan.saving = std::max(plan.target_forward, plan.drafter_step) + snapshot;
   // A state in shards is gathered before it is copied.
   if (shape.optimizer_shards > 1)
@@ -173,7 +171,7 @@ std::string print_plan(const MemoryPlan& plan, int64_t budget) {
   line("state that stays (from step 1 on)", plan.state);
   line("target's forward", plan.target_forward);
   line("drafter's forward and backward", plan.drafter_step);
-  line("optimizer's update", plan.update);
+  line("evaluation", plan.evaluation);
   line("a step while a checkpoint is written", plan.saving);
   line("peak of tensors, allocator slack included", plan.peak());
   line("target's weights, mapped from its files", plan.mapped);

@@ -18,7 +18,7 @@ struct MemoryPlan {
   int64_t state = 0;                     // weights, masters, gradients, moments
   int64_t target_forward = 0;            // peak while the target runs
   int64_t drafter_step = 0;              // peak of forward, head and backward
-  int64_t update = 0;                    // optimizer step
+  int64_t evaluation = 0;                // peak of a forward on held out sequences
   int64_t saving = 0;                    // a step while a snapshot is written
   int64_t mapped = 0;                    // of the target's files, shared with the system's cache
   double step_flops = 0;                 // of the drafter

@@ -45,8 +45,9 @@ int64_t find_longest_slice(const StepShape& s) {
 
 /// Bytes of tensors, by the letters of docs/notation.md.
 struct Sizes {
-  explicit Sizes(const StepShape& s)
-      : R(s.rows()),
+  explicit Sizes(const StepShape& shape)
+      : s(shape),
+        R(s.rows()),
         T(s.context_tokens),
         b(s.element_bytes),
         D(s.drafter.hidden_size),
@@ -57,6 +58,7 @@ struct Sizes {
         G(s.drafter.num_kv_heads),
         E(s.drafter.head_dim),
         longest_slice(find_longest_slice(s)) {}
+  const StepShape& s;
   int64_t R, T, b, D, I, C, Gd, H, G, E;
   int64_t longest_slice;  // context columns of a tile
 
@@ -75,6 +77,20 @@ struct Sizes {
   }
   /// Sum before the MLP, its norm, gate, up and their product.
   int64_t saved_mlp() const { return 2 * states() + 3 * mlp() + R * kDouble; }
+
+  /// Features projected and normed, the norm's scales, and the angles of all positions.
+  int64_t projected() const { return 2 * context() + T * kDouble + (T + R) * E * b; }
+
+  /// Rows of the head: at most K - 1 of K slots have a label.
+  int64_t supervised() const { return s.blocks * (s.drafter.block_size - 1); }
+  /// What the head says about each row, the best ids for trees among it.
+  int64_t row_terms() const {
+    return R * (9 * kFloat + 3 * kLong + s.tree_budget * (kLong + kFloat));
+  }
+  int64_t head_chunk() const {
+    const int64_t rows = std::min(s.chunk_rows, supervised() * (s.has_teacher ? 2 : 1));
+    return rows * ((s.drafter.vocab_size + 3 * D) * b + s.tree_budget * (kLong + kDouble));
+  }
 
   /// While one head's tiles run forward or backward, on every thread.
   int64_t attention_scratch(int64_t threads, bool is_backward) const {
@@ -154,7 +170,7 @@ void add_state(Ledger& ledger, const StepShape& s) {
   const int64_t P = count_drafter_parameters(s.drafter);
   ledger.add("weights", P * s.element_bytes);
   const int64_t own = (P + s.optimizer_shards - 1) / s.optimizer_shards;
-  if (s.element_bytes != kFloat) ledger.add("float32 masters", own * kFloat);
+  if (s.master_bytes() > 0) ledger.add("float32 masters", own * s.master_bytes());
   ledger.add("gradient sums", P * kFloat);
   ledger.add("moments", 2 * own * kFloat);
   if (s.has_target_copy)
@@ -211,15 +227,25 @@ void add_batches_ahead(Ledger& ledger, const StepShape& s) {
   ledger.add("targets at work beside the drafter", s.target_workers * forward.peak());
 }
 
+void add_evaluation(Ledger& ledger, const StepShape& s) {
+  const Sizes z(s);
+  ledger.add(kContext, z.projected());
+  Ledger layer;
+  forward_layer(layer, z, s);
+  ledger.add(kAttention, 2 * z.states());  // input and output of a layer
+  ledger.touch("layer", layer.peak());
+  ledger.drop(kAttention, z.states());
+  ledger.add(kHead, z.row_terms());
+  ledger.touch(kHead, z.head_chunk());
+}
+
 void add_drafter_step(Ledger& ledger, const StepShape& s) {
   const Sizes z(s);
   const int64_t b = z.b;
   const auto F = static_cast<int64_t>(s.drafter.target_layer_ids.size()) * s.drafter.hidden_size;
   const int64_t L = s.drafter.num_layers;
-  const int64_t angles = (z.T + z.R) * z.E * b;
   // Forward.
-  const int64_t projected = 2 * z.context() + z.T * kDouble + angles;
-  ledger.add(kContext, projected);
+  ledger.add(kContext, z.projected());
   for (int64_t i = 0; i < L; ++i) {
     if (s.recomputes_layers) {
       Ledger layer;
@@ -231,17 +257,13 @@ void add_drafter_step(Ledger& ledger, const StepShape& s) {
     ledger.add(kAttention, z.states());  // the layer's output, kept for the next norm
   }
   ledger.add(kAttention, z.states() + z.R * kDouble);  // after the final norm
-  // The head, over supervised rows: at most K - 1 of K.
-  const int64_t supervised = s.blocks * (s.drafter.block_size - 1);
-  const int64_t chunk = std::min(s.chunk_rows, supervised * (s.has_teacher ? 2 : 1));
-  const int64_t head_gradient = supervised * z.D * b;
-  const int64_t row_terms = z.R * (9 * kFloat + 3 * kLong);
-  ledger.add(kHead, head_gradient + row_terms);
-  ledger.touch(kHead, chunk * (s.drafter.vocab_size + 3 * z.D) * b);
-  // Backward.
+  const int64_t head_gradient = z.supervised() * z.D * b;
+  ledger.add(kHead, head_gradient + z.row_terms());
+  ledger.touch(kHead, z.head_chunk());
+  // Backward. The terms of the rows live as long as the micro-step.
   ledger.add(kBackward, z.states());
-  ledger.touch(kBackward, std::min(kScaledRows, supervised) * z.D * (kFloat + b));
-  ledger.drop(kHead, head_gradient + row_terms);
+  ledger.touch(kBackward, std::min(kScaledRows, z.supervised()) * z.D * (kFloat + b));
+  ledger.drop(kHead, head_gradient);
   ledger.touch(kBackward, z.states());  // final norm
   ledger.drop(kAttention, z.R * kDouble);
   ledger.add(kBackward, z.context());  // the context's gradient, summed over layers
@@ -253,7 +275,7 @@ void add_drafter_step(Ledger& ledger, const StepShape& s) {
     }
     backward_layer(ledger, z, s);
   }
-  ledger.drop(kContext, projected);
+  ledger.drop(kContext, z.projected());
   ledger.drop(kBackward, z.states());
   ledger.touch(kBackward, z.context());
   ledger.drop(kBackward, z.context());
@@ -263,6 +285,7 @@ void add_drafter_step(Ledger& ledger, const StepShape& s) {
   ledger.drop(
       kGradients, L * (3 * z.D * z.I + 2 * z.D * z.C + 2 * z.D * z.Gd) * b + z.D * F * b + rest);
   ledger.drop(kAttention, z.states());  // the hidden states of the micro-step
+  ledger.drop(kHead, z.row_terms());
   const auto captured = static_cast<int64_t>(s.drafter.target_layer_ids.size());
   ledger.drop(
       kFeatures,

@@ -21,6 +21,8 @@ struct StepShape {
   bool has_teacher = true;           // KL: the target's final states are needed
   bool recomputes_layers = false;
   bool has_target_copy = false;  // the target's weights are converted, not mapped
+  bool splits_masters = false;   // masters are the weights and 16 bits
+  int64_t tree_budget = 0;       // nodes of the trees that logged steps count
   // Of a pipeline, where it uses the same memory:
   int64_t waiting_batches = 0;  // made by the target, not yet taken by the drafter
   int64_t target_workers = 0;   // forwards of the target beside the drafter's step; 0 = in turn
@@ -28,6 +30,8 @@ struct StepShape {
   int64_t drafters = 1;          // that share this memory, each with all of the above
   int64_t optimizer_shards = 1;  // ranks that masters and moments are divided among
 
+  /// Of a parameter's master, beside its weight.
+  int64_t master_bytes() const { return element_bytes == 4 ? 0 : splits_masters ? 2 : 4; }
   int64_t rows() const { return blocks * drafter.block_size; }
 };
 
@@ -39,6 +43,9 @@ void add_state(Ledger& ledger, const StepShape& shape);
 
 /// The target's forward over a batch: leaves the features, teacher states and embedded blocks.
 void add_target_forward(Ledger& ledger, const StepShape& shape);
+
+/// A forward of the drafter without gradients, and the head, over such a batch.
+void add_evaluation(Ledger& ledger, const StepShape& shape);
 
 /// The state and the steps of the further drafters in the same memory.
 void add_other_drafters(Ledger& ledger, const StepShape& shape);

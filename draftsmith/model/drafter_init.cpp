@@ -159,34 +159,6 @@ void copy_from_target(
   fc.narrow(1, fc.size(1) - config.hidden_size, config.hidden_size).fill_diagonal_(1);
 }
 
-/// A loaded drafter must read what this target writes.
-void check_fits_target(
-    const formats::DrafterConfig& config,
-    const formats::TargetConfig& target,
-    const std::string& folder) {
-  const auto check = [&](const char* key, int64_t value, int64_t wanted) {
-    if (value == wanted) return;
-    throw DataError(
-        {.what = key,
-         .expected = fmt::format("the target's {}", wanted),
-         .got = fmt::format("{}", value),
-         .where = folder,
-         .hint = "the target that this drafter was made for"});
-  };
-  check("hidden_size", config.hidden_size, target.hidden_size);
-  check("vocab_size", config.vocab_size, target.vocab_size);
-  if (config.num_target_layers > 0)
-    check("num_target_layers", config.num_target_layers, target.num_layers);
-  if (config.target_layer_ids.back() > target.num_layers - 2) {
-    throw DataError(
-        {.what = "target_layer_ids",
-         .expected = fmt::format("ids up to {}", target.num_layers - 2),
-         .got = fmt::format("{}", config.target_layer_ids),
-         .where = folder,
-         .hint = "the target that this drafter was made for"});
-  }
-}
-
 /// Some trainers store copies of the target's embedding and head beside the drafter. We use the
 /// target's, so a copy that differs belongs to another target or was trained.
 void check_borrowed_tensors(const Target& target, const std::string& folder) {
@@ -211,6 +183,33 @@ void check_borrowed_tensors(const Target& target, const std::string& folder) {
 }
 
 }  // namespace
+
+void check_fits_target(
+    const formats::DrafterConfig& config,
+    const formats::TargetConfig& target,
+    const std::string& where) {
+  const auto check = [&](const char* key, int64_t value, int64_t wanted) {
+    if (value == wanted) return;
+    throw DataError(
+        {.what = key,
+         .expected = fmt::format("the target's {}", wanted),
+         .got = fmt::format("{}", value),
+         .where = where,
+         .hint = "the target that this drafter was made for"});
+  };
+  check("hidden_size", config.hidden_size, target.hidden_size);
+  check("vocab_size", config.vocab_size, target.vocab_size);
+  if (config.num_target_layers > 0)
+    check("num_target_layers", config.num_target_layers, target.num_layers);
+  if (config.target_layer_ids.back() > target.num_layers - 2) {
+    throw DataError(
+        {.what = "target_layer_ids",
+         .expected = fmt::format("ids up to {}", target.num_layers - 2),
+         .got = fmt::format("{}", config.target_layer_ids),
+         .where = where,
+         .hint = "the target that this drafter was made for"});
+  }
+}
 
 formats::DrafterConfig make_drafter_config(
     const DrafterSettings& settings,
@@ -274,7 +273,8 @@ Drafter build_drafter(
   }
   auto weights = make_random_weights(config, dtype, seed);
   if (settings.init == "target" && target.stored() != nullptr)
-    fail_setting("init", "random or a drafter, since stored features come without layers", "target");
+    fail_setting(
+        "init", "random or a drafter, since stored features come without layers", "target");
   if (settings.init == "target") copy_from_target(config, target, sample_ids, weights);
   return {std::move(config), std::move(weights)};
 }

@@ -17,6 +17,12 @@ formats::DrafterConfig make_drafter_config(
     const formats::TargetConfig& target,
     const std::filesystem::path& target_folder);
 
+/// Errors: DataError, with `where`, if the drafter was made for a target of other sizes.
+void check_fits_target(
+    const formats::DrafterConfig& drafter,
+    const formats::TargetConfig& target,
+    const std::string& where);
+
 /// Builds the drafter that `drafter.init` asks for.
 ///   random: matrices N(0, initializer_range^2), norms 1, biases 0;
 ///   target: layers, norms and final norm of the target's last layers; fc passes the last

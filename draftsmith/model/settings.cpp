@@ -61,6 +61,9 @@ void add_fields(FieldList& fields, AttentionSettings& settings) {
       "method", settings.method, {"block", "gather", "dense"},
       "how draft blocks attend: neighbouring blocks against the slice of context they share; "
       "gathered keys in recomputed chunks; or a dense mask over everything");
+  fields.add(
+      "allow_math", settings.allow_math,
+      "lets gather run by libtorch's math backend on CUDA, which keeps all scores of a chunk");
 }
 
 ops::AttentionMethod parse_attention_method(const std::string& name) {

@@ -38,6 +38,7 @@ struct DrafterSettings {
 
 struct AttentionSettings {
   std::string method = "block";
+  bool allow_math = false;
 };
 
 void add_fields(FieldList& fields, TargetSettings& settings);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "draftsmith/ops/block_methods.h"
 #include "draftsmith/ops/checks.h"
 
@@ -101,6 +103,31 @@ Tensor attend_densely(
       .view({B, G, repeat, Q, E})
       .permute({0, 3, 1, 2, 4})
       .reshape({B, Q, H, E});
+}
+
+void save_call(
+    torch::autograd::AutogradContext* context,
+    const BlockAttentionInputs& inputs,
+    const BlockLayout& layout,
+    const BlockVisibility& visibility,
+    const std::vector<Tensor>& more) {
+  std::vector<Tensor> tensors = {inputs.query,     inputs.context_key,  inputs.context_value,
+                                 inputs.block_key, inputs.block_value,  layout.anchors,
+                                 layout.keep,      layout.context_begin};
+  tensors.insert(tensors.end(), more.begin(), more.end());
+  context->save_for_backward(std::move(tensors));
+  context->saved_data["block_size"] = layout.block_size;
+  context->saved_data["window"] = visibility.window;
+  context->saved_data["is_causal_block"] = visibility.is_causal_block;
+}
+
+SavedCall::SavedCall(torch::autograd::AutogradContext* context) {
+  const auto saved = context->get_saved_variables();
+  inputs = {saved[0], saved[1], saved[2], saved[3], saved[4]};
+  layout = {saved[5], saved[6], saved[7], context->saved_data["block_size"].toInt()};
+  visibility = {
+      context->saved_data["window"].toInt(), context->saved_data["is_causal_block"].toBool()};
+  more.assign(saved.begin() + 8, saved.end());
 }
 
 Tensor block_attention(

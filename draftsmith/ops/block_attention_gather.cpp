@@ -72,7 +72,9 @@ struct Gathering {
     }
     auto own = torch::ones({K, K}, torch::kBool);
     if (visibility.is_causal_block) own = own.tril();
-    indices = positions.minimum((anchors - 1).clamp_min(0)).flatten().to(device);
+    // What lies beyond a shorter slice is masked, but must be of the same document all the same:
+    // a weight of 0 times another document's NaN is NaN.
+    indices = positions.minimum(anchors - 1).maximum(begins).flatten().to(device);
     mask = torch::cat({context, own.expand({n, K, K})}, 2).unsqueeze(1).to(device);
     slots = slots.to(device);
   }
@@ -83,6 +85,8 @@ struct Gathering {
         in.block_key[b].index_select(0, slots), in.block_value[b].index_select(0, slots)};
   }
 
+  /// Heads that share a key head are rows of one head here: libtorch has fast kernels for masks and
+  /// for grouped heads, but on some devices not for both.
   Tensor attend(const RowInputs& in) const {  // [n K, H, E]
     const int64_t n = mask.size(0), K = mask.size(2), L = mask.size(3) - K;
     const int64_t H = in.query.size(1), E = in.query.size(2), G = in.block_key.size(1);
@@ -91,11 +95,12 @@ struct Gathering {
                  {context.index_select(0, indices).view({n, L, G, E}), own.view({n, K, G, E})}, 1)
           .transpose(1, 2);
     };
+    const int64_t repeat = H / G;
+    const auto query = in.query.view({n, K, G, repeat, E}).permute({0, 2, 3, 1, 4});
     const auto out = at::scaled_dot_product_attention(
-        in.query.view({n, K, H, E}).transpose(1, 2), join(in.context_key, in.block_key),
-        join(in.context_value, in.block_value), mask, /*dropout_p=*/0, /*is_causal=*/false,
-        /*scale=*/std::nullopt, /*enable_gqa=*/H != G);
-    return out.transpose(1, 2).reshape({n * K, H, E});
+        query.reshape({n, G, repeat * K, E}), join(in.context_key, in.block_key),
+        join(in.context_value, in.block_value), mask.repeat({1, 1, repeat, 1}));
+    return out.reshape({n, G, repeat, K, E}).permute({0, 3, 1, 2, 4}).reshape({n * K, H, E});
   }
 };
 
@@ -116,31 +121,22 @@ struct GatheredAttention : torch::autograd::Function<GatheredAttention> {
       out[chunk.row].index_copy_(
           0, gathering.slots, gathering.attend(gathering.take(in, chunk.row)));
     }
-    context->save_for_backward(
-        {query, context_key, context_value, block_key, block_value, layout.anchors, layout.keep,
-         layout.context_begin});
-    context->saved_data["block_size"] = layout.block_size;
-    context->saved_data["window"] = visibility.window;
-    context->saved_data["is_causal_block"] = visibility.is_causal_block;
+    save_call(context, in, layout, visibility);
     return out;
   }
 
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context,
       torch::autograd::variable_list upstream) {
-    const auto saved = context->get_saved_variables();
-    const BlockAttentionInputs in{saved[0], saved[1], saved[2], saved[3], saved[4]};
-    const BlockLayout layout{
-        saved[5], saved[6], saved[7], context->saved_data["block_size"].toInt()};
-    const BlockVisibility visibility{
-        context->saved_data["window"].toInt(), context->saved_data["is_causal_block"].toBool()};
+    const SavedCall call(context);
+    const BlockAttentionInputs& in = call.inputs;
     const auto wide = in.query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
     torch::autograd::variable_list sums;
     for (const Tensor& tensor :
          {in.query, in.context_key, in.context_value, in.block_key, in.block_value})
       sums.push_back(torch::zeros(tensor.sizes(), tensor.options().dtype(wide)));
-    for (const auto& chunk : list_chunks(layout)) {
-      const Gathering gathering(chunk, layout, visibility, in.query.device());
+    for (const auto& chunk : list_chunks(call.layout)) {
+      const Gathering gathering(chunk, call.layout, call.visibility, in.query.device());
       const at::AutoGradMode with_grad(true);
       auto row = gathering.take(in, chunk.row);
       for (Tensor* leaf :

@@ -256,25 +256,17 @@ struct TiledAttention : torch::autograd::Function<TiledAttention> {
     const auto log_sum =
         torch::empty({problem.B, problem.G, problem.Q, problem.repeat}, torch::kDouble);
     const auto out = attend(in, problem, log_sum);
-    context->save_for_backward(
-        {query, context_key, context_value, block_key, block_value, out, log_sum, layout.anchors,
-         layout.keep, layout.context_begin});
-    context->saved_data["block_size"] = layout.block_size;
-    context->saved_data["window"] = visibility.window;
-    context->saved_data["is_causal_block"] = visibility.is_causal_block;
+    save_call(context, in, layout, visibility, {out, log_sum});
     return out;
   }
 
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context,
       torch::autograd::variable_list upstream) {
-    const auto saved = context->get_saved_variables();
-    const BlockAttentionInputs in{saved[0], saved[1], saved[2], saved[3], saved[4]};
-    const Problem problem(
-        in, {saved[7], saved[8], saved[9], context->saved_data["block_size"].toInt()},
-        {context->saved_data["window"].toInt(), context->saved_data["is_causal_block"].toBool()});
+    const SavedCall call(context);
+    const Problem problem(call.inputs, call.layout, call.visibility);
     const auto gradients =
-        attend_backward(in, problem, saved[6], saved[5], upstream[0].contiguous());
+        attend_backward(call.inputs, problem, call.more[1], call.more[0], upstream[0].contiguous());
     return {
         gradients.query,
         gradients.context_key,

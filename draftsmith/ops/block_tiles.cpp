@@ -25,13 +25,17 @@ std::vector<BlockTile> plan_block_tiles(
   const int64_t* begins = layout.context_begin.const_data_ptr<int64_t>() + b * N;
   const bool* keep = layout.keep.const_data_ptr<bool>() + b * N;
   std::vector<BlockTile> tiles;
-  int64_t seen = 0;  // columns that the blocks of the last tile see, summed
+  int64_t seen = 0;      // columns that the blocks of the last tile see, summed
+  int64_t document = 0;  // where that of the last tile begins
   for (int64_t n = 0; n < N; ++n) {
     if (!keep[n]) continue;
     const int64_t begin =
         std::min(anchors[n], first_visible(anchors[n], begins[n], visibility.window));
     const int64_t length = anchors[n] - begin;
-    if (!tiles.empty() && tiles.back().end == n && n - tiles.back().first < max_blocks) {
+    // Never over two documents: a NaN in the values of one would reach the other's blocks, since
+    // a weight of 0 times NaN is NaN.
+    if (!tiles.empty() && tiles.back().end == n && n - tiles.back().first < max_blocks &&
+        begins[n] == document) {
       BlockTile& tile = tiles.back();
       const int64_t union_begin = std::min(tile.context_begin, begin);
       const int64_t union_end = std::max(tile.context_end, anchors[n]);
@@ -45,6 +49,7 @@ std::vector<BlockTile> plan_block_tiles(
     }
     tiles.push_back({n, n + 1, begin, anchors[n]});
     seen = length;
+    document = begins[n];
   }
   return tiles;
 }

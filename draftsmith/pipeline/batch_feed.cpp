@@ -5,6 +5,7 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/stopwatch.h"
+#include "draftsmith/memory/stage.h"
 
 namespace draftsmith::pipeline {
 
@@ -32,7 +33,10 @@ InlineFeed::InlineFeed(
 
 std::optional<TrainBatch> InlineFeed::next() {
   Stopwatch watch;
-  auto read = source_.read(cursor_, recipe_.rule, ranks_);
+  auto read = [&] {
+    const memory::Stage stage("reading a batch");
+    return source_.read(cursor_, recipe_.rule, ranks_);
+  }();
   const double data_seconds = watch.restart();
   auto batch = make_train_batch(target_, std::move(read), recipe_);
   batch.number = number_;

@@ -2,7 +2,7 @@
 #include "draftsmith/pipeline/remote_target.h"
 
 #include "draftsmith/base/error.h"
-#include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/stage.h"
 #include "draftsmith/pipeline/target_states.h"
 
 namespace draftsmith::pipeline {
@@ -91,7 +91,7 @@ void serve_target(const model::Target& target, const Ranks& links, int64_t num_c
     data::TokenBatch tokens;
     tokens.ids = row_tensor(0);
     if (request.has_documents != 0) tokens.document_ids = row_tensor(1);
-    memory::name_host_phase("the target's forward");
+    const memory::Stage stage("the target's forward");
     const auto states = find_target_states(target, tokens, layer_ids);
     const auto dtype = static_cast<torch::ScalarType>(request.dtype);
     for (const auto& tensor : {states.features, states.last})

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/pipeline/train_batch.h"
 
-#include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/stage.h"
 #include "draftsmith/pipeline/target_states.h"
 
 namespace draftsmith::pipeline {
@@ -11,7 +11,7 @@ TrainBatch make_train_batch(
     data::SourceBatch batch,
     const std::vector<int64_t>& target_layer_ids,
     torch::ScalarType drafter_dtype) {
-  memory::name_host_phase("the target's forward");
+  const memory::Stage stage("the target's forward");
   const auto states = find_target_states(target, batch.tokens, target_layer_ids);
   return join_train_batch(target, std::move(batch), states, drafter_dtype);
 }

@@ -4,9 +4,31 @@
 #include <algorithm>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/ops/split_float.h"
 
 namespace draftsmith::train {
 namespace {
+
+using torch::Tensor;
+
+/// Parameters updated together: their float32 numbers stay in a cache, and whole vectors of any
+/// processor fit, so that the result does not depend on it.
+constexpr int64_t kTogether = int64_t{1} << 20;
+
+// Prefixes of tensors in a saved state.
+constexpr const char* kMaster = "master.";
+constexpr const char* kLowBits = "master_low.";
+
+/// Calls `run(first, count)` for stretches of that many numbers.
+template <class Run>
+void for_stretches(int64_t count, const Run& run) {
+  for (int64_t first = 0; first < count; first += kTogether)
+    run(first, std::min(kTogether, count - first));
+}
+
+Tensor stretch_of(const Tensor& tensor, int64_t first, int64_t count) {
+  return tensor.view(-1).narrow(0, first, count);
+}
 
 std::vector<torch::Tensor> detach_all(const AdamW::Parameters& parameters) {
   std::vector<torch::Tensor> weights;
@@ -21,8 +43,10 @@ AdamW::AdamW(const Parameters& parameters, const AdamWSettings& settings, pipeli
     : settings_(settings),
       ranks_(std::move(ranks)),
       weights_(detach_all(parameters)),
-      gradients_(weights_, ranks_, is_sharded()),
-      has_masters_(!weights_.empty() && weights_.front().scalar_type() != torch::kFloat) {
+      gradients_(weights_, ranks_, is_sharded()) {
+  DS_CHECK(!(settings.shards_state && settings.splits_masters));
+  if (!weights_.empty() && weights_.front().scalar_type() != torch::kFloat)
+    masters_ = settings.splits_masters ? Masters::kSplit : Masters::kFloat;
   std::vector<Slice> slices;
   for (size_t i = 0; i < weights_.size(); ++i) {
     names_.push_back(parameters[i].first);
@@ -33,10 +57,12 @@ AdamW::AdamW(const Parameters& parameters, const AdamWSettings& settings, pipeli
     Part part;
     part.slice = slice;
     part.weight = cut(weights_[slice.parameter], slice);
-    part.master = has_masters_ ? part.weight.to(torch::kFloat) : part.weight;
+    DS_CHECK(part.weight.is_contiguous());
+    part.master = masters_ == Masters::kSplit ? torch::zeros_like(part.weight, torch::kShort)
+                                              : part.weight.to(torch::kFloat);
     part.gradient = cut(gradients_.sums()[slice.parameter], slice);
-    part.first = torch::zeros_like(part.master);
-    part.second = torch::zeros_like(part.master);
+    part.first = torch::zeros_like(part.weight, torch::kFloat);
+    part.second = torch::zeros_like(part.weight, torch::kFloat);
     parts_.push_back(std::move(part));
   }
 }
@@ -51,28 +77,28 @@ void AdamW::accumulate(const std::vector<torch::Tensor>& gradients) {
     add_gradient(i, gradients[i]);
 }
 
+void AdamW::update(const Part& part, int64_t first, int64_t count, double lr, double scale) {
+  const auto weight = stretch_of(part.weight, first, count);
+  const auto kept = stretch_of(part.master, first, count);
+  const auto master = masters_ == Masters::kSplit ? ops::join_float(weight, kept) : kept;
+  at::_fused_adamw_(
+      {master}, {stretch_of(part.gradient, first, count).mul_(scale)},
+      {stretch_of(part.first, first, count)}, {stretch_of(part.second, first, count)},
+      /*max_exp_avg_sqs=*/{}, {torch::full({}, static_cast<double>(num_steps_), torch::kFloat)}, lr,
+      settings_.beta1, settings_.beta2, settings_.weight_decay, settings_.eps, /*amsgrad=*/false,
+      /*maximize=*/false);
+  if (masters_ != Masters::kNone)
+    ops::split_float(master, weight, masters_ == Masters::kSplit ? kept : Tensor());
+}
+
 void AdamW::step(double lr, double scale, double norm) {
   const at::NoGradGuard no_grad;
   if (settings_.clip_norm > 0) scale *= std::min(1.0, settings_.clip_norm / (norm + 1e-6));
   ++num_steps_;
-  std::vector<torch::Tensor> masters, gradients, first, second, steps;
-  for (Part& part : parts_) {
-    part.gradient.mul_(scale);
-    masters.push_back(part.master);
-    gradients.push_back(part.gradient);
-    first.push_back(part.first);
-    second.push_back(part.second);
-    steps.push_back(torch::full({}, static_cast<double>(num_steps_), torch::kFloat));
-  }
-  if (!parts_.empty()) {
-    at::_fused_adamw_(
-        masters, gradients, first, second, /*max_exp_avg_sqs=*/{}, steps, lr, settings_.beta1,
-        settings_.beta2, settings_.weight_decay, settings_.eps, /*amsgrad=*/false,
-        /*maximize=*/false);
-  }
-  if (has_masters_)
-    for (Part& part : parts_)
-      part.weight.copy_(part.master);
+  for (const Part& part : parts_)
+    for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
+      update(part, first, count, lr, scale);
+    });
   if (is_sharded()) gather_weights();
   clear_gradients();
 }
@@ -82,8 +108,7 @@ void AdamW::gather_weights() {
   // The gradients were used: their memory carries the weights, which take no more.
   std::vector<torch::Tensor> carriers;
   for (const auto& bucket : gradients_.buckets())
-    carriers.push_back(
-        bucket.view(weights_.front().scalar_type()).narrow(0, 0, bucket.numel()));
+    carriers.push_back(bucket.view(weights_.front().scalar_type()).narrow(0, 0, bucket.numel()));
   const auto in_carrier = [&](const Slice& slice) {
     const auto& place = plan.places[slice.parameter];
     return carriers[place.bucket].narrow(0, place.begin + slice.begin, slice.count);
@@ -128,34 +153,66 @@ std::vector<torch::Tensor> AdamW::gather(torch::Tensor Part::*member) const {
 formats::NamedTensors AdamW::state() const {
   const at::NoGradGuard no_grad;
   std::vector<torch::Tensor> masters;
-  if (has_masters_) masters = gather(&Part::master);
+  if (has_masters()) masters = gather(&Part::master);
   const auto first = gather(&Part::first);
   const auto second = gather(&Part::second);
   formats::NamedTensors state;
   if (!ranks_.is_first()) return state;
+  const char* prefix = masters_ == Masters::kSplit ? kLowBits : kMaster;
   for (size_t i = 0; i < names_.size(); ++i) {
-    if (has_masters_) state.emplace_back("master." + names_[i], masters[i]);
+    if (has_masters()) state.emplace_back(prefix + names_[i], masters[i]);
     state.emplace_back("exp_avg." + names_[i], first[i]);
     state.emplace_back("exp_avg_sq." + names_[i], second[i]);
   }
   return state;
 }
 
+void AdamW::load_split_master(const torch::Tensor& low, const Part& part) {
+  if (masters_ == Masters::kSplit) {
+    part.master.copy_(low);
+    return;
+  }
+  for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
+    stretch_of(part.master, first, count)
+        .copy_(
+            ops::join_float(stretch_of(part.weight, first, count), stretch_of(low, first, count)));
+  });
+}
+
 void AdamW::load_state(const formats::SafetensorsReader& reader, int64_t num_steps) {
   const at::NoGradGuard no_grad;
+  bool was_split = false;
   for (Part& part : parts_) {
     const size_t i = part.slice.parameter;
     const auto read = [&](const char* kind) {
       const auto whole = reader.tensor(kind + names_[i], weights_[i].sizes());
       return cut(whole.contiguous(), part.slice);
     };
-    if (has_masters_) part.master.copy_(read("master."));
+    was_split = has_masters() && reader.has(kLowBits + names_[i]);
+    if (was_split) {
+      load_split_master(read(kLowBits), part);
+    } else if (masters_ == Masters::kFloat) {
+      part.master.copy_(read(kMaster));
+    } else if (masters_ == Masters::kSplit) {
+      const auto master = read(kMaster);
+      for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
+        ops::split_float(
+            stretch_of(master, first, count), stretch_of(part.weight, first, count),
+            stretch_of(part.master, first, count));
+      });
+    }
     part.first.copy_(read("exp_avg."));
     part.second.copy_(read("exp_avg_sq."));
   }
-  if (has_masters_)
-    for (size_t i = 0; i < weights_.size(); ++i)
-      weights_[i].copy_(reader.tensor("master." + names_[i], weights_[i].sizes()));
+  if (masters_ == Masters::kFloat && !was_split) {
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const auto master = reader.tensor(kMaster + names_[i], weights_[i].sizes());
+      for_stretches(weights_[i].numel(), [&](int64_t first, int64_t count) {
+        ops::split_float(
+            stretch_of(master, first, count), stretch_of(weights_[i], first, count), {});
+      });
+    }
+  }
   num_steps_ = num_steps;
 }
 

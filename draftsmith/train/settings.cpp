@@ -64,6 +64,10 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
   fields.add("weight_decay", settings.weight_decay, "AdamW's decoupled weight decay", kAtLeastZero);
   fields.add(
       "clip_norm", settings.clip_norm, "largest gradient norm; 0 = no clipping", kAtLeastZero);
+  fields.add(
+      "split_masters", settings.split_masters,
+      "keep float32 masters as the bfloat16 weight and 16 more bits: 2 bytes a parameter instead "
+      "of 4, and the same numbers");
   fields.add("save_every", settings.save_every, "steps between checkpoints", kAtLeastOne);
   fields.add(
       "keep_last", settings.keep_last,
@@ -79,6 +83,11 @@ void add_fields(FieldList& fields, TrainSettings& settings) {
       "eval.tree_budget nodes");
   fields.add("log_every", settings.log_every, "steps between lines of metrics.jsonl", kAtLeastOne);
   fields.add("seed", settings.seed, "seed of the drafter's random weights", kAtLeastZero);
+  fields.add(
+      "profile_steps", settings.profile_steps,
+      "steps from the start of which RUN/trace.json says what took how long, for "
+      "https://ui.perfetto.dev; 0 = none",
+      kAtLeastZero);
   fields.add(
       "shard_optimizer", settings.shard_optimizer,
       "each rank keeps masters and moments of its share of the parameters only (ZeRO-1); the same "

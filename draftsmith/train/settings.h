@@ -37,12 +37,14 @@ struct TrainSettings {
   std::vector<double> betas = {0.9, 0.95};
   double weight_decay = 0;
   double clip_norm = 1.0;
+  bool split_masters = false;
   int64_t save_every = 500;  // steps
   int64_t keep_last = 2;     // checkpoints
   int64_t eval_every = 500;  // steps
   std::string eval_method = "chain";
   int64_t log_every = 10;  // steps
   int64_t seed = 0;
+  int64_t profile_steps = 0;
   bool shard_optimizer = false;
   std::vector<std::string> allow_change;
 };

@@ -12,7 +12,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "draftsmith/base/stopwatch.h"
-#include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/stage.h"
 #include "draftsmith/train/objective.h"
 
 namespace draftsmith::train {
@@ -75,8 +75,10 @@ MicroStep run_micro_step(
     parameters.push_back(tensor.set_requires_grad(needs_gradients));
 
   Stopwatch watch;
-  memory::name_host_phase("the drafter's forward");
-  const auto hidden = drafter.forward(batch.embedded, batch.features, batch.blocks, plan);
+  const auto hidden = [&] {
+    const memory::Stage stage("the drafter's forward");
+    return drafter.forward(batch.embedded, batch.features, batch.blocks, plan);
+  }();
   const double forward_seconds = watch.restart();
   if (!is_finite(hidden.detach())) {
     MicroStep broken;
@@ -85,10 +87,12 @@ MicroStep run_micro_step(
     broken.hidden = hidden.detach();
     return broken;
   }
-  memory::name_host_phase("lm_head and loss");
-  const auto terms = compute_objective(
-      hidden, lm_head, batch.teacher_states, batch.blocks, loss,
-      std::min(tree_budget, lm_head.size(0)));
+  const auto terms = [&] {
+    const memory::Stage stage("lm_head and loss");
+    return compute_objective(
+        hidden, lm_head, batch.teacher_states, batch.blocks, loss,
+        std::min(tree_budget, lm_head.size(0)));
+  }();
   const auto& lengths = batch.tokens.lengths;
   MicroStep result;
   result.sums =
@@ -98,7 +102,7 @@ MicroStep run_micro_step(
   result.sums.times.forward = forward_seconds;
   result.sums.times.head = watch.restart();
   if (needs_gradients) {
-    memory::name_host_phase("the drafter's backward");
+    const memory::Stage stage("the drafter's backward");
     if (sink) {
       run_backward(terms.loss_sum, parameters, sink);
     } else {

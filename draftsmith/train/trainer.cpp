@@ -10,8 +10,10 @@
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/progress.h"
 #include "draftsmith/base/stopwatch.h"
+#include "draftsmith/memory/stage.h"
 #include "draftsmith/train/agreement.h"
 #include "draftsmith/train/checkpoint_list.h"
+#include "draftsmith/train/step_trace.h"
 
 namespace draftsmith::train {
 namespace fs = std::filesystem;
@@ -27,12 +29,20 @@ AdamWSettings make_adamw_settings(const TrainSettings& settings) {
          .got = fmt::format("{}", settings.betas.size()),
          .hint = "--train.betas=0.9,0.95"});
   }
+  if (settings.split_masters && settings.shard_optimizer) {
+    throw ConfigError(
+        {.what = "train.split_masters",
+         .expected = "false beside train.shard_optimizer, which saves more",
+         .got = "true",
+         .hint = "--train.split_masters=false"});
+  }
   return {
       .beta1 = settings.betas[0],
       .beta2 = settings.betas[1],
       .weight_decay = settings.weight_decay,
       .clip_norm = settings.clip_norm,
-      .shards_state = settings.shard_optimizer};
+      .shards_state = settings.shard_optimizer,
+      .splits_masters = settings.split_masters};
 }
 
 bool is_finite(const model::Drafter& drafter) {
@@ -164,6 +174,7 @@ void Trainer::run_micro_steps(BadStep& step, int64_t num_batches, std::vector<Me
 }
 
 bool Trainer::run_step(LoggedSteps& line) {
+  const memory::Stage stage("step");
   BadStep step{
       .weights_step = progress_.step,
       .first_batch = progress_.batches,
@@ -198,7 +209,10 @@ bool Trainer::run_step(LoggedSteps& line) {
   failed_in_a_row_ = 0;
   line.lr = schedule_.lr(progress_.step);
   line.gradient_norm = norm;
-  optimizer_.step(line.lr, scale, norm);
+  {
+    const memory::Stage stage("the optimizer's update");
+    optimizer_.step(line.lr, scale, norm);
+  }
   sums.times.optimizer += watch.seconds();
   ++progress_.step;
   progress_.tokens += sums.tokens;
@@ -296,6 +310,8 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
             .rank = ranks_.rank(),
             .ranks = ranks_.size()});
   }
+  StepTrace trace(
+      fs::path(settings_.out) / "trace.json", ranks_.is_first() ? settings_.profile_steps : 0);
   const int64_t total = total_steps();
   std::optional<Progress> bar;
   if (ranks_.is_first()) bar.emplace("training", total, "steps", progress_.step);
@@ -306,7 +322,9 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
   const double seconds_before = progress_.seconds;
   while (progress_.step < total && !ranks_.any(should_stop())) {
     writer_.check();
-    if (!run_step(line)) continue;
+    const bool is_applied = run_step(line);
+    trace.end_step();
+    if (!is_applied) continue;
     progress_.seconds = seconds_before + since_start.seconds();
     if (shown.blocks == 0) shown = line.sums;
     if (bar) {

@@ -57,6 +57,30 @@ TEST_F(BadSettings, AreRefusedIfSomethingIsMissing) {
   expect_refused(folder, {"generate", "--target.path=" + target.string()}, 2, {"generate.prompts"});
 }
 
+TEST_F(BadSettings, AreRefusedIfAnswersWouldLeaveTheTargetsPositions) {
+  const auto prompts = testing::write_prompts(folder, 3);  // of 3, 4 and 5 tokens; 4,096 positions
+  const Arguments generate = {
+      "generate", "--target.path=" + target.string(), "--generate.prompts=" + prompts.string(),
+      "--generate.out=" + (folder / "answers").string()};
+  expect_refused(
+      folder, generate + Arguments{"--generate.max_new_tokens=4092"}, 2,
+      {"generate.max_new_tokens", "4096", "5 tokens of prompt 3 + 4092",
+       "--generate.max_new_tokens=4091"});
+  // Blocks of 4 propose 3 tokens beyond the last one.
+  expect_refused(
+      folder,
+      Arguments{"eval", "--eval.prompts=" + prompts.string(), "--eval.max_new_tokens=4089"} +
+          testing::tiny_settings(target),
+      2, {"eval.max_new_tokens", "+ 3 drafts", "--eval.max_new_tokens=4088"});
+  const auto long_prompt = folder.write(
+      "long.jsonl", formats::Json{{"input_ids", testing::make_ids(4096, 200, 1)}}.dump() + "\n");
+  expect_refused(
+      folder,
+      {"generate", "--target.path=" + target.string(), "--generate.prompts=" + long_prompt.string(),
+       "--generate.out=" + (folder / "answers").string()},
+      3, {"4096 tokens of prompt 1", "shorter prompts"});
+}
+
 TEST_F(BadSettings, NameAnOutputFolderThatCannotBeWritten) {
   const auto file = folder.write("file", "not a folder");
   expect_refused(

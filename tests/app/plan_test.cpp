@@ -67,6 +67,22 @@ TEST(Plan, RefusesWhatCannotFitAndSaysWhatWould) {
   expect_refused(folder, plan_reference({"--memory.budget=much"}), 2, {"memory.budget", "'much'"});
 }
 
+TEST(Plan, CountsTargetWeightsThatAreConverted) {
+  const auto plan = [](const Arguments& more) {
+    const auto result = run_program(
+        Arguments{"plan", "--json"} + testing::tiny_settings(fixture("targets/qwen3-tiny")) + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return formats::Json::parse(result.out);
+  };
+  const auto mapped = plan({});  // float32 as in the files
+  EXPECT_FALSE(mapped["parts"].contains("target weights"));
+  const auto converted = plan({"--target.dtype=bfloat16"});
+  EXPECT_EQ(
+      2 * converted["parts"]["target weights"].get<int64_t>(),
+      mapped["mapped_bytes"].get<int64_t>());
+  EXPECT_EQ(converted["mapped_bytes"].get<int64_t>(), 0);
+}
+
 TEST(Plan, StopsARunBeforeItsFolderIsMade) {
   const TempFolder folder;
   const auto dataset = testing::write_tiny_dataset(folder);

@@ -136,9 +136,10 @@ TEST(Safetensors, RefusesToWriteWhatTheFormatOrTheDiskHasNoPlaceFor) {
   const TempFolder folder;
   expect_error<ShapeError>(
       [&] {
-        write_safetensors(folder / "x.safetensors", {{"x", torch::zeros({1}, torch::kShort)}});
+        write_safetensors(
+            folder / "x.safetensors", {{"x", torch::zeros({1}, torch::kComplexFloat)}});
       },
-      {"dtype", "Short"});
+      {"dtype", "ComplexFloat"});
   expect_error<DeviceError>(
       [&] {
         write_safetensors(folder / "none/x.safetensors", {{"x", torch::zeros({1})}});

@@ -3,6 +3,7 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/formats/hf_config.h"
+#include "draftsmith/formats/stored_dtype.h"
 
 #include "tests/base/expect_error.h"
 #include "tests/formats/config_files.h"
@@ -317,6 +318,19 @@ TEST(StopTokens, MayBeNone) {
   const TempFolder folder;
   folder.write("config.json", "{}");
   EXPECT_EQ(read_stop_token_ids(folder.path()), Ids{});
+}
+
+TEST(StoredDtype, IsReadWhereverAConfigSaysIt) {
+  const auto read = [](const Json& json) {
+    const TempFolder folder;
+    folder.write("config.json", json.dump());
+    return read_stored_dtype(folder.path());
+  };
+  EXPECT_EQ(read({{"dtype", "bfloat16"}}), "bfloat16");
+  EXPECT_EQ(read({{"torch_dtype", "float16"}}), "float16");
+  EXPECT_EQ(read({{"text_config", {{"dtype", "float32"}}}}), "float32");
+  EXPECT_EQ(read({{"dtype", "bfloat16"}, {"quantization_config", Json::object()}}), "quantized");
+  EXPECT_EQ(read(Json::object()), "");
 }
 
 }  // namespace

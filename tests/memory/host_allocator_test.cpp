@@ -44,5 +44,21 @@ TEST_F(HostAllocator, RefusesWhatTheBudgetDoesNotHold) {
   EXPECT_EQ(host_bytes().live, live);
 }
 
+TEST_F(HostAllocator, KeepsNoMoreThanTensorsTookAtOnce) {
+  // Sizes that cannot take each other's blocks; the pages are never touched.
+  reset_host_peak();
+  for (const int64_t mebibytes : {900, 700, 500, 300, 800, 600}) {
+    const auto tensor = torch::empty({mebibytes * kMiB}, torch::kByte);
+    EXPECT_LE(host_bytes().live + host_bytes().idle, host_bytes().peak * 17 / 16) << mebibytes;
+  }
+  EXPECT_LE(host_bytes().peak, host_bytes().live + 900 * kMiB);
+}
+
+TEST_F(HostAllocator, ReusesBlocksOfAboutTheSameSize) {
+  const void* first = torch::empty({64 * kMiB}, torch::kByte).data_ptr();
+  EXPECT_EQ(torch::empty({63 * kMiB}, torch::kByte).data_ptr(), first);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 64, 0U);
+}
+
 }  // namespace
 }  // namespace draftsmith::memory

@@ -103,6 +103,36 @@ TEST(Planner, CountsMoreForMore) {
   EXPECT_GT(peak([](StepShape& s) { s.drafter.num_layers = 6; }), base);
 }
 
+TEST(Planner, KnowsWhatSplitMastersSave) {
+  auto shape = reference_shape();
+  const int64_t P = count_drafter_parameters(shape.drafter);
+  const auto plain = plan_memory(shape);
+  shape.splits_masters = true;
+  const auto split = plan_memory(shape);
+  EXPECT_EQ(plain.state - split.state, 2 * P);
+  // A checkpoint's copy of the state shrinks too.
+  EXPECT_EQ(plain.saving - split.saving, 4 * P);
+  shape.element_bytes = 4;  // float32 weights have no masters
+  EXPECT_EQ(shape.master_bytes(), 0);
+}
+
+TEST(Planner, CountsTheBestIdsOfTrees) {
+  auto shape = reference_shape();
+  shape.chunk_rows = 512;
+  const auto plain = plan_memory(shape);
+  shape.tree_budget = 32;
+  // An id and a logarithm for every row and node, kept through backward.
+  EXPECT_EQ(plan_memory(shape).drafter_step - plain.drafter_step, shape.rows() * 32 * 12);
+}
+
+TEST(Planner, PlaysAnEvaluationThatKeepsNoActivations) {
+  auto shape = reference_shape();
+  shape.chunk_rows = 512;
+  const auto plan = plan_memory(shape);
+  EXPECT_GT(plan.evaluation, plan.state);
+  EXPECT_LT(plan.evaluation, plan.drafter_step);
+}
+
 TEST(Planner, LetsTargetsRunAheadOnlyWhereThatDisplacesNothing) {
   auto shape = reference_shape();
   shape.target_workers = 1;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -254,6 +255,41 @@ TEST(BlockAttention, IgnoresKeysAtAndAfterTheAnchor) {
   }
 }
 
+TEST(BlockAttention, KeepsTheNaNsOfOneDocumentFromTheOther) {
+  // Two documents in one row, two blocks each; the third anchor is the first of its document.
+  constexpr int64_t kBorder = 20;
+  Inputs clean{
+      {random_normal({1, 12, 4, 8}, 1).to(torch::kFloat),
+       random_normal({1, 40, 2, 8}, 2).to(torch::kFloat),
+       random_normal({1, 40, 2, 8}, 3).to(torch::kFloat),
+       random_normal({1, 12, 2, 8}, 4).to(torch::kFloat),
+       random_normal({1, 12, 2, 8}, 5).to(torch::kFloat)},
+      {torch::tensor({15, 18, 20, 30}, torch::kLong).view({1, 4}),
+       torch::ones({1, 4}, torch::kBool), torch::tensor({0, 0, 20, 20}, torch::kLong).view({1, 4}),
+       3},
+      {}};
+  Inputs broken = clean;
+  for (Tensor* tensor : list(broken.tensors)) {
+    *tensor = tensor->clone();
+    const int64_t border = tensor->size(1) == 40 ? kBorder : 6;
+    tensor->narrow(1, 0, border).fill_(std::numeric_limits<float>::quiet_NaN());
+  }
+  const auto upstream = random_normal(clean.tensors.query.sizes().vec(), 7).to(torch::kFloat);
+  for (const int64_t window : {0, 7}) {
+    clean.visibility = broken.visibility = {window, window > 0};
+    for (const auto method : {AttentionMethod::kBlock, AttentionMethod::kGather}) {
+      EXPECT_TRUE(
+          attend(broken, method).narrow(1, 6, 6).equal(attend(clean, method).narrow(1, 6, 6)));
+      const auto wanted = gradients(clean, upstream, method);
+      const auto found = gradients(broken, upstream, method);
+      for (size_t i = 0; i < found.size(); ++i) {
+        const int64_t border = found[i].size(1) == 40 ? kBorder : 6;
+        EXPECT_TRUE(found[i].slice(1, border).equal(wanted[i].slice(1, border))) << i;
+      }
+    }
+  }
+}
+
 TEST(BlockAttention, RefusesTensorsThatDoNotFit) {
   const auto refuse = [](auto damage, const std::vector<std::string>& parts) {
     auto in = make_inputs();
@@ -291,6 +327,18 @@ TEST(BlockTiles, JoinNeighboursThatShareTheirContext) {
   EXPECT_EQ(sliding[0].end, 2);  // at most two blocks
   EXPECT_EQ(sliding[0].context_begin, 1000 - 63);
   EXPECT_EQ(sliding[0].context_end, 1010);
+}
+
+TEST(BlockTiles, EndWithTheirDocument) {
+  const BlockLayout layout{
+      torch::tensor({100, 110, 120, 130}, torch::kLong).view({1, 4}),
+      torch::ones({1, 4}, torch::kBool), torch::tensor({0, 0, 115, 115}, torch::kLong).view({1, 4}),
+      16};
+  const auto tiles = plan_block_tiles(layout, {}, 0, 8);
+  ASSERT_EQ(tiles.size(), 2U);
+  EXPECT_EQ(tiles[0].end, 2);
+  EXPECT_EQ(tiles[1].first, 2);
+  EXPECT_EQ(tiles[1].context_begin, 115);
 }
 
 }  // namespace

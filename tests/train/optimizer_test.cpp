@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/ops/split_float.h"
 
 #include "tests/support/golden.h"
 #include "tests/support/reference.h"
@@ -70,6 +71,54 @@ TEST(AdamW, RoundsWeightsFromTheirMastersAfterEveryStep) {
   for (uint64_t i = 0; i < 5; ++i) {
     apply(optimizer, random_normal({50}, i), 1e-3);
     EXPECT_TRUE(weight.equal(find_state(optimizer, "master.x").to(torch::kBFloat16)));
+  }
+}
+
+/// Weights of more than one part, enough for numbers half-way between two of bfloat16.
+Tensor many_weights() { return random_normal({(int64_t{1} << 20) + 37}, 1).to(torch::kBFloat16); }
+
+Tensor full_master(const AdamW& optimizer, const Tensor& weight) {
+  const auto low = find_state(optimizer, "master_low.x");
+  return low.defined() ? ops::join_float(weight, low) : find_state(optimizer, "master.x");
+}
+
+TEST(AdamW, HasTheSameNumbersInSplitMastersBitForBit) {
+  const auto weight = many_weights(), split_weight = many_weights();
+  AdamW plain({{"x", weight}}, {.weight_decay = 0.1});
+  AdamW split({{"x", split_weight}}, {.weight_decay = 0.1, .splits_masters = true});
+  EXPECT_TRUE(split.has_masters());
+  for (uint64_t i = 0; i < 8; ++i) {
+    const auto gradient = random_normal(weight.sizes().vec(), 100 + i).to(torch::kBFloat16);
+    apply(plain, gradient, 1e-3);
+    apply(split, gradient, 1e-3);
+    ASSERT_TRUE(split_weight.equal(weight)) << i;
+    ASSERT_TRUE(full_master(split, split_weight).equal(find_state(plain, "master.x"))) << i;
+  }
+  EXPECT_EQ(find_state(split, "master_low.x").scalar_type(), torch::kShort);
+  EXPECT_FALSE(weight.equal(many_weights()));
+  // Some of the masters must have been half-way, or the rounding of halves was not tried.
+  const auto bits = find_state(plain, "master.x").view(torch::kInt);
+  EXPECT_GT(bits.bitwise_and(0xffff).eq(0x8000).sum().item<int64_t>(), 0);
+}
+
+TEST(AdamW, ReadsStatesOfBothKindsOfMasters) {
+  for (const bool was_split : {false, true}) {
+    for (const bool splits : {false, true}) {
+      const auto weight = random_normal({50}, 1).to(torch::kBFloat16);
+      AdamW first({{"x", weight}}, {.splits_masters = was_split});
+      for (uint64_t i = 0; i < 4; ++i)
+        apply(first, random_normal({50}, i), 1e-2);
+      const testing::TempFolder folder;
+      formats::write_safetensors(folder / "state", first.state());
+      const auto resumed = weight.clone();  // a checkpoint's weights are read first
+      AdamW second({{"x", resumed}}, {.splits_masters = splits});
+      second.load_state(formats::SafetensorsReader::open_file(folder / "state"), 4);
+      EXPECT_TRUE(full_master(second, resumed).equal(full_master(first, weight)));
+      apply(first, random_normal({50}, 9), 1e-2);
+      apply(second, random_normal({50}, 9), 1e-2);
+      EXPECT_TRUE(resumed.equal(weight));
+      EXPECT_TRUE(full_master(second, resumed).equal(full_master(first, weight)));
+    }
   }
 }
 

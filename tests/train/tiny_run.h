@@ -27,6 +27,8 @@ struct RunOptions {
   int64_t eval_every = 1000;
   std::string eval_method = "chain";
   int64_t tree_budget = 0;
+  bool split_masters = false;
+  int64_t profile_steps = 0;
   bool shard_optimizer = false;
   int64_t sequences_per_batch = 2;
   int64_t num_anchors = 8;
@@ -63,6 +65,8 @@ inline std::unique_ptr<train::Trainer> make_trainer(
   settings.log_every = 1;
   settings.eval_every = options.eval_every;
   settings.eval_method = options.eval_method;
+  settings.split_masters = options.split_masters;
+  settings.profile_steps = options.profile_steps;
   settings.shard_optimizer = options.shard_optimizer;
   data_settings.held_out = options.held_out;
   data::BatchSource source(

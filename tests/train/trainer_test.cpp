@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/train/checkpoint_list.h"
@@ -87,6 +88,47 @@ TEST(Trainer, ResumesBitForBitWithAccumulation) {
 TEST(Trainer, ResumesBitForBitInBfloat16) { expect_resumed_run_equals_unbroken("bfloat16", 1); }
 TEST(Trainer, ResumesBitForBitInBfloat16WithAccumulation) {
   expect_resumed_run_equals_unbroken("bfloat16", 2);
+}
+
+TEST(Trainer, MayChangeTheKindOfItsMastersOnResume) {
+  const TempFolder folder;
+  const auto dataset = testing::write_ten_sequences(folder);
+  RunOptions options{.out = (folder / "plain").string(), .dtype = "bfloat16", .save_every = 5};
+  const auto plain = make_trainer(tiny_target(), dataset, options);
+  plain->run();
+  // Split from the start, and to and fro on the way.
+  for (const bool first_is_split : {true, false}) {
+    options.out = (folder / (first_is_split ? "split" : "later")).string();
+    options.split_masters = first_is_split;
+    const auto first = make_trainer(tiny_target(), dataset, options);
+    first->run();
+    expect_equal_weights(first->drafter(), plain->drafter());
+    options.split_masters = !first_is_split;
+    const auto second = make_trainer(tiny_target(), dataset, options);
+    second->resume(fs::path(options.out) / "checkpoints/step-5");
+    second->run();
+    expect_equal_weights(second->drafter(), plain->drafter());
+  }
+}
+
+TEST(Trainer, WritesATraceWithTheStagesOfItsSteps) {
+  const TempFolder folder;
+  const RunOptions options{.out = (folder / "run").string(), .epochs = 1, .profile_steps = 2};
+  make_trainer(tiny_target(), testing::write_ten_sequences(folder), options)->run();
+  const auto trace = formats::Json::parse(read_file(folder / "run/trace.json"));
+  std::map<std::string, int> counts;
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X") ++counts[event.at("name").get<std::string>()];
+  for (const char* stage :
+       {"step", "reading a batch", "the target's forward", "the drafter's forward",
+        "lm_head and loss", "the drafter's backward", "the optimizer's update"})
+    EXPECT_EQ(counts[stage], 2) << stage;
+  EXPECT_GT(counts["aten::mm"], 0);
+
+  // A run that ends early leaves what there is.
+  const RunOptions longer{.out = (folder / "longer").string(), .epochs = 1, .profile_steps = 99};
+  make_trainer(tiny_target(), testing::write_ten_sequences(folder), longer)->run();
+  EXPECT_TRUE(fs::exists(folder / "longer/trace.json"));
 }
 
 TEST(Trainer, WritesAllFiguresOfALoggedStep) {

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "draftsmith/ops/cpu/tasks.h"
 #include "draftsmith/ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -159,13 +160,11 @@ HWY_EXPORT(run_rms_norm_row);
 HWY_EXPORT(run_rms_norm_gradient_rows);
 
 namespace {
-constexpr int64_t kElementsPerTask = 16384;
 constexpr int64_t kRowsPerSum = 64;  // fixes the order of the sum over rows
 }  // namespace
 
 void compute_rms_norm(const RmsNormParams& params) {
-  const int64_t grain = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, params.width));
-  at::parallel_for(0, params.rows, grain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, params.rows, rows_per_task(params.width), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
       HWY_DYNAMIC_DISPATCH(run_rms_norm_row)(params, r);
   });

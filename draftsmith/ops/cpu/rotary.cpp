@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Parallel.h>
 
+#include "draftsmith/ops/cpu/tasks.h"
 #include "draftsmith/ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -75,17 +76,12 @@ namespace draftsmith::ops {
 
 HWY_EXPORT(run_rotate_position);
 
-namespace {
-constexpr int64_t kElementsPerTask = 16384;
-}  // namespace
-
 void compute_rotary(const RotaryParams& params) {
-  const int64_t grain =
-      std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, params.H * params.E));
-  at::parallel_for(0, params.B * params.S, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      HWY_DYNAMIC_DISPATCH(run_rotate_position)(params, i / params.S, i % params.S);
-  });
+  at::parallel_for(
+      0, params.B * params.S, rows_per_task(params.H * params.E), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          HWY_DYNAMIC_DISPATCH(run_rotate_position)(params, i / params.S, i % params.S);
+      });
 }
 
 }  // namespace draftsmith::ops

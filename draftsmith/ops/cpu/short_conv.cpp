@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "draftsmith/ops/cpu/tasks.h"
 #include "draftsmith/ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -44,8 +45,7 @@ void convolve_token(const ShortConvParams& params, int64_t token) {
     auto sum = hn::Zero(d);
     for (int64_t j = 0; j < params.taps; ++j)
       if (inputs[j] != nullptr)
-        sum = hn::MulAdd(
-            load_wide(d, inputs[j] + c), load_wide(d, weight + j * params.C + c), sum);
+        sum = hn::MulAdd(load_wide(d, inputs[j] + c), load_wide(d, weight + j * params.C + c), sum);
     sum = round_to<T>(d, sum);
     store_narrow(d, hn::Mul(sum, sigmoid_of(d, sum)), out + c);
   });
@@ -70,16 +70,12 @@ namespace draftsmith::ops {
 
 HWY_EXPORT(run_convolve_token);
 
-namespace {
-constexpr int64_t kElementsPerTask = 16384;
-}  // namespace
-
 void compute_short_conv(const ShortConvParams& params) {
-  const int64_t grain = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, params.C));
-  at::parallel_for(0, params.B * params.T, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t token = begin; token < end; ++token)
-      HWY_DYNAMIC_DISPATCH(run_convolve_token)(params, token);
-  });
+  at::parallel_for(
+      0, params.B * params.T, rows_per_task(params.C), [&](int64_t begin, int64_t end) {
+        for (int64_t token = begin; token < end; ++token)
+          HWY_DYNAMIC_DISPATCH(run_convolve_token)(params, token);
+      });
 }
 
 }  // namespace draftsmith::ops

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Parallel.h>
 
+#include "draftsmith/ops/cpu/tasks.h"
 #include "draftsmith/ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -78,10 +79,6 @@ HWY_AFTER_NAMESPACE();
 namespace draftsmith::ops {
 
 HWY_EXPORT(run_swiglu_range);
-
-namespace {
-constexpr int64_t kElementsPerTask = 16384;
-}  // namespace
 
 void compute_swiglu(const SwigluParams& params) {
   at::parallel_for(0, params.count, kElementsPerTask, [&](int64_t begin, int64_t end) {
