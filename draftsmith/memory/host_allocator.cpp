@@ -17,6 +17,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/ops/cuda/stage.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -210,7 +211,10 @@ HostBytes host_bytes() { return allocator().bytes(); }
 
 void limit_host_bytes(int64_t limit) { allocator().limit(limit); }
 
-void name_host_phase(const char* name) { allocator().name_phase(name); }
+void name_host_phase(const char* name) {
+  allocator().name_phase(name);
+  ops::cuda::mark_stage(name);
+}
 
 void reset_host_peak() { allocator().reset_peak(); }
 

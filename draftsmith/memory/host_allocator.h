@@ -24,7 +24,8 @@ HostBytes host_bytes();
 /// Errors, in whoever asks for such a tensor: DeviceError with bytes asked, used and allowed.
 void limit_host_bytes(int64_t limit);
 
-/// Names what runs from now on, for the error of `limit_host_bytes`. `name` is a literal.
+/// Names what runs from now on, for the error of `limit_host_bytes` and for profilers of a GPU. `name`
+/// is a literal.
 void name_host_phase(const char* name);
 
 /// Lets `peak` start again from `live`.
