@@ -297,8 +297,10 @@ void Trainer::report(LoggedSteps& line, double seconds) {
 }
 
 bool Trainer::run(const std::function<bool()>& should_stop) {
+  // Asked by all: a sharded state is gathered.
+  const int64_t needed = needed_bytes(drafter_, optimizer_, settings_.keep_last);
   if (ranks_.is_first()) {
-    check_room(settings_.out, needed_bytes(drafter_, optimizer_, settings_.keep_last));
+    check_room(settings_.out, needed);
     log_.emplace(settings_.out, progress_.step);
   }
   if (!feed_) {
