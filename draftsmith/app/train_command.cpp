@@ -216,10 +216,12 @@ void run_train(RunConfig config, const Flags& flags) {
   Seats seats(config.pipeline);
   try {
     seats.check_settings(settings_as_text(fields));
-    if (serves)
+    if (serves) {
+      seats.share_text("checkpoint", "");  // all processes take part in what one tells
       run_targets(seats, config);
-    else
+    } else {
       train_drafters(config, flags, seats);
+    }
   } catch (const std::exception& error) {
     seats.announce_end(error.what());
     throw;
