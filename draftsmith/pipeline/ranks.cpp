@@ -32,7 +32,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
 
-constexpr milliseconds kMargin{7000};  // to find out who is dead, once a call has failed
+constexpr milliseconds kMargin{10000};  // to find out who is dead, once a call has failed
 constexpr milliseconds kPoll{20};
 
 /// How long a call waits, so that the process has ended after the whole timeout.
