@@ -44,7 +44,8 @@ TEST(Plan, IsATableForPeople) {
 TEST(Plan, PredictsTheSplitOfDevices) {
   const auto result = run_program(
       {"plan", "--measure", "--json", "--target.path=" + fixture("targets/qwen3-tiny").string(),
-       "--data.tokens_per_batch=512", "--data.num_anchors=8", "--pipeline.target_workers=5",
+       "--drafter.target_layer_ids=0,2", "--drafter.mask_token_id=205", "--data.num_anchors=8",
+       "--data.tokens_per_batch=512", "--pipeline.target_workers=5",
        "--pipeline.drafter_workers=3"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto plan = formats::Json::parse(result.out);
