@@ -119,7 +119,8 @@ class DrafterThreads {
       log_info(
           "{}", pipeline::describe_bottleneck(
                     pipeline_->stage_seconds(),
-                    {job_.config.pipeline.target_workers, seats.num_drafters()}));
+                    {job_.config.pipeline.target_workers, seats.num_drafters()},
+                    /*shares_device=*/job_.config.pipeline.target_devices.empty()));
     }
     pipeline_.reset();  // its threads use the links
     say_goodbye(error.is_set());

@@ -34,7 +34,8 @@ Split find_best_split(const StageSeconds& seconds, int64_t devices) {
   return best;
 }
 
-std::string describe_bottleneck(const StageSeconds& seconds, const Split& split) {
+std::string
+describe_bottleneck(const StageSeconds& seconds, const Split& split, bool shares_device) {
   const double now = batches_per_s(seconds, split);
   const double targets = rate(split.targets, seconds.target);
   const double drafters = rate(split.drafters, seconds.drafter);
@@ -44,6 +45,7 @@ std::string describe_bottleneck(const StageSeconds& seconds, const Split& split)
       "{} of {} + {} workers were the bottleneck at {:.3g} batches/s (a batch took {:.3g} s to "
       "load, {:.3g} s in the target, {:.3g} s in the drafter)",
       side, split.targets, split.drafters, now, seconds.loader, seconds.target, seconds.drafter);
+  if (shares_device) return measured + "; they share one device, so no split was compared";
   const Split best = find_best_split(seconds, split.targets + split.drafters);
   const double gain = batches_per_s(seconds, best) / now;
   if (side == "the loader") return measured + "; no split of the devices changes that";

@@ -29,6 +29,8 @@ double batches_per_s(const StageSeconds& seconds, const Split& split);
 Split find_best_split(const StageSeconds& seconds, int64_t devices);
 
 /// One sentence: which side was the bottleneck, and which split of as many devices would be better.
-std::string describe_bottleneck(const StageSeconds& seconds, const Split& split);
+/// Workers that share one device take its time from each other: then no split is recommended.
+std::string
+describe_bottleneck(const StageSeconds& seconds, const Split& split, bool shares_device = false);
 
 }  // namespace draftsmith::pipeline

@@ -33,6 +33,13 @@ TEST(Split, SaysWhichSideWasSlowAndWhatWouldBeBetter) {
   EXPECT_NE(other.find("5 + 3 would give"), std::string::npos) << other;
 }
 
+TEST(Split, RecommendsNoneForWorkersOnOneDevice) {
+  const auto text = describe_bottleneck({0.01, 0.5, 0.3}, {4, 4}, /*shares_device=*/true);
+  EXPECT_NE(text.find("the targets of 4 + 4"), std::string::npos) << text;
+  EXPECT_NE(text.find("share one device"), std::string::npos) << text;
+  EXPECT_EQ(text.find("would give"), std::string::npos) << text;
+}
+
 TEST(Split, SaysWhenNoOtherSplitHelps) {
   const auto best = describe_bottleneck({0.01, 0.5, 0.3}, {5, 3});
   EXPECT_NE(best.find("no other split of 8 workers is better"), std::string::npos) << best;
