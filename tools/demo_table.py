@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what `draftsmith eval --json` found before and after training, side by side.
+"""Prints what `draftsmith eval --json` found before and after training, side by side, and what its
+sweep found after training.
 
-usage: demo_table.py BEFORE.json AFTER.json
+usage: demo_table.py BEFORE.json AFTER.json SWEEP.json
 """
 import json
 import sys
@@ -33,7 +34,7 @@ def main():
     for name in ("plain", "speculative"):
         rows.append((f"tokens/s, {name}", *(f"{r[name + '_tokens_per_s']:.1f}" for r in (before, after))))
     rows.append(("output equals plain greedy", *("yes" if r["is_identical"] else "NO" for r in (before, after))))
-    print(f"{after['responses']} held-out prompts, {after['tokens']} new tokens after training, float32\n")
+    print(f"{after['responses']} held-out prompts, {after['tokens']} new tokens after training, float32 target\n")
     for name, left, right in rows:
         print(f"{name:<28} {left:>18} {right:>18}")
     print("\ntokens per round after training")
@@ -41,6 +42,19 @@ def main():
     for length, count in enumerate(after["histogram"]):
         if length:
             print(f"{length:>3} {100 * count / total:>5.1f} % {bar(count / total)}")
+    print_sweep(load(sys.argv[3]))
+
+
+def print_sweep(sweep):
+    print(f"\nchain and trees on {sweep['responses']} of the prompts; {sweep['fastest']} is the fastest")
+    print(f"{'':<12} {'acceptance':>10} {'tokens/s':>9} {'against plain':>14} {'equal':>6}")
+    for method in sweep["sweep"]:
+        name = method["method"]
+        if name == "tree":
+            name += f" of {method['tree_budget']}"
+        print(f"{name:<12} {method['acceptance_length']:>10.3f} "
+              f"{method['speculative_tokens_per_s']:>9.1f} {method['speedup']:>14.2f} "
+              f"{'yes' if method['is_identical'] else 'NO':>6}")
 
 
 if __name__ == "__main__":
