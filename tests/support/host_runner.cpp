@@ -264,21 +264,17 @@ void HostBlock::multiply(
   const auto half = [](uint32_t pair, int k) {
     return ops::cuda::widen(ops::cuda::BF16{static_cast<uint16_t>(k % 2 == 0 ? pair : pair >> 16)});
   };
-  float a_matrix[16][16], b_matrix[16][8];
-  for (int lane = 0; lane < kWarp; ++lane) {
-    const ops::cuda::MmaLayout layout{lane};
-    for (int j = 0; j < 2; ++j) {
-      for (int i = 0; i < 4; ++i)
-        a_matrix[layout.a_row(i)][layout.a_k(i) + j] = half(all[static_cast<size_t>(lane)].a[i], j);
-      for (int i = 0; i < 2; ++i)
-        b_matrix[layout.b_k(i) + j][layout.b_column()] =
-            half(all[static_cast<size_t>(lane)].b[i], j);
-    }
-  }
+  // The lane and register that hold an element, the other way round than MmaLayout tells it.
+  const auto a_at = [&](int row, int k) {
+    return half(all[static_cast<size_t>(row % 8 * 4 + k % 8 / 2)].a[row / 8 + k / 8 * 2], k);
+  };
+  const auto b_at = [&](int k, int column) {
+    return half(all[static_cast<size_t>(column * 4 + k % 8 / 2)].b[k / 8], k);
+  };
   const ops::cuda::MmaLayout layout{lane()};
   for (int i = 0; i < 4; ++i)
     for (int k = 0; k < 16; ++k)
-      sum[i] += a_matrix[layout.sum_row(i)][k] * b_matrix[k][layout.sum_column(i)];
+      sum[i] += a_at(layout.sum_row(i), k) * b_at(k, layout.sum_column(i));
 }
 
 void HostMachine::run_grid(
