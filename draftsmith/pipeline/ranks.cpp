@@ -89,6 +89,10 @@ int64_t parse_variable(const char* name, const char* text, int64_t low, int64_t 
        .hint = "torchrun, or all four of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"});
 }
 
+/// c10d notes every call in one recorder of the process, whose map of groups has no lock (2.11.0):
+/// the groups of several threads break it. Who sets the variable has it as asked.
+void switch_flight_recorder_off() { ::setenv("TORCH_FR_BUFFER_SIZE", "0", 0); }
+
 }  // namespace
 
 std::optional<World> read_world(const std::function<const char*(const char*)>& find_variable) {
@@ -362,6 +366,7 @@ void Ranks::leave() {
 }
 
 Meeting::Meeting(milliseconds timeout) : state_(std::make_shared<State>()) {
+  switch_flight_recorder_off();
   state_->timeout = timeout;
   state_->store = c10::make_intrusive<c10d::HashStore>();
   state_->store->setTimeout(timeout);
@@ -370,6 +375,7 @@ Meeting::Meeting(milliseconds timeout) : state_(std::make_shared<State>()) {
 
 Meeting::Meeting(const World& world, milliseconds timeout)
     : state_(std::make_shared<State>()), process_(world.process), processes_(world.processes) {
+  switch_flight_recorder_off();
   state_->timeout = timeout;
   state_->processes = processes_;
   state_->keeps_store = process_ == 0 && !world.has_store;
