@@ -139,10 +139,16 @@ int64_t Trainer::count_step_batches() const {
   return count;
 }
 
+pipeline::FeedStart Trainer::feed_start() const {
+  return {
+      .cursor = progress_.cursor,
+      .number = progress_.batches,
+      .rank = ranks_.rank(),
+      .ranks = ranks_.size()};
+}
+
 int64_t Trainer::count_own(int64_t num_batches) const {
-  const pipeline::FeedStart start{
-      .number = progress_.batches, .rank = ranks_.rank(), .ranks = ranks_.size()};
-  const int64_t left = progress_.batches + num_batches - start.first_number();
+  const int64_t left = progress_.batches + num_batches - feed_start().first_number();
   return left <= 0 ? 0 : (left - 1) / ranks_.size() + 1;
 }
 
@@ -303,15 +309,9 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
     check_room(settings_.out, needed);
     log_.emplace(settings_.out, progress_.step);
   }
-  if (!feed_) {
+  if (!feed_)
     feed_ = std::make_unique<pipeline::InlineFeed>(
-        target_, source_.share(), recipe(),
-        pipeline::FeedStart{
-            .cursor = progress_.cursor,
-            .number = progress_.batches,
-            .rank = ranks_.rank(),
-            .ranks = ranks_.size()});
-  }
+        target_, source_.share(), recipe(), feed_start());
   StepTrace trace(
       fs::path(settings_.out) / "trace.json", ranks_.is_first() ? settings_.profile_steps : 0);
   const int64_t total = total_steps();

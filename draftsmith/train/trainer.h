@@ -79,6 +79,8 @@ class Trainer {
   void run_micro_steps(BadStep& step, int64_t num_batches, std::vector<MetricSums>& sums);
   /// Batches of the next step, of all ranks together: the last one takes what is left.
   int64_t count_step_batches() const;
+  /// Where the next step's batches begin for this rank.
+  pipeline::FeedStart feed_start() const;
   /// How many of the run's next `num_batches` are this rank's.
   int64_t count_own(int64_t num_batches) const;
   /// One optimizer step; false if nothing could be applied.
