@@ -152,6 +152,13 @@ struct Meeting::State {
       std::this_thread::sleep_for(kPoll);
     }
   }
+  /// Whoever keeps the store may end at what it has read, but not before the others have read it.
+  void wait_for_readers(const std::string& key, int64_t readers) const {
+    store->add(key, 1);
+    const auto deadline = steady_clock::now() + timeout;
+    while (keeps_store && store->add(key, 0) < readers && steady_clock::now() < deadline)
+      std::this_thread::sleep_for(kPoll);
+  }
   void note_failure() {
     int64_t never = -1;
     failed_at_ms.compare_exchange_strong(never, now_ms());
@@ -433,6 +440,7 @@ std::vector<std::string> Meeting::exchange(const std::string& name, const std::s
       state_->wait_for(*state_->store, {key(i)});
       texts.push_back(state_->store->get_to_str(key(i)));
     }
+    state_->wait_for_readers("read/" + name, processes_);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
