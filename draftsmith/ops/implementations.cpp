@@ -9,6 +9,18 @@
 #include "draftsmith/ops/linear.h"
 
 namespace draftsmith::ops {
+namespace {
+
+const char* describe_half_products() {
+  if (has_tiles()) return " on the tile unit (AMX)";
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx512bf16"))
+    return " (no instructions for bfloat16 here: float32 is several times faster)";
+#endif
+  return "";
+}
+
+}  // namespace
 
 std::vector<std::string> describe_operations(
     torch::Device device,
@@ -27,7 +39,7 @@ std::vector<std::string> describe_operations(
   std::vector<std::string> lines = {
       fmt::format(
           "matrix products: libtorch{}, own kernel up to {} rows",
-          is_half && has_tiles() ? " on the tile unit (AMX)" : "", kFewRows),
+          is_half ? describe_half_products() : "", kFewRows),
       "attention: libtorch over whole rows, own kernel over a cache",
       fmt::format("norms, rotary, SwiGLU, short convolution: own kernels ({})", vectors)};
   if (head_dims.empty()) return lines;
