@@ -66,16 +66,15 @@ struct Extent {
   std::string name;
 };
 
-/// Product of the shape and the element size, or nothing if it does not fit 62 bits.
+/// Product of the shape and the element size, or nothing if it does not fit 62 bits. Sizes of 0
+/// count as 1 for that: strides are products too.
 std::optional<uint64_t> count_bytes(const std::vector<int64_t>& shape, size_t element_bytes) {
   uint64_t bytes = element_bytes;
   for (const int64_t size : shape) {
-    uint64_t product = 0;
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &product) || product >> 62)
-      return std::nullopt;
-    bytes = product;
+    const auto factor = static_cast<uint64_t>(std::max<int64_t>(size, 1));
+    if (__builtin_mul_overflow(bytes, factor, &bytes) || bytes >> 62) return std::nullopt;
   }
-  return bytes;
+  return std::find(shape.begin(), shape.end(), 0) == shape.end() ? bytes : 0;
 }
 
 std::vector<int64_t> read_shape(const JsonObject& entry) {

@@ -73,6 +73,8 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"ProductOverflowsToTheRightSize", ONE("U8", "[6148914691236517206,3]", "[0,2]"), 2,
             "w.x"},
         Lie{"ElementSizeOverflows", ONE("F64", "[2305843009213693952]", "[0,0]"), 0, "w.x"},
+        Lie{"StridesOverflowBesideAZero",
+            ONE("U8", "[0,4611686018427387904,4611686018427387904]", "[0,0]"), 0, "w.x"},
         Lie{"ShapeTooSmall", ONE("F32", "[1]", "[0,8]"), 8, "w.x"},
         Lie{"ShapeTooLarge", ONE("F32", "[3]", "[0,8]"), 8, "w.x"},
         Lie{"DtypeTooWide", ONE("F64", "[2]", "[0,8]"), 8, "w.x"},
