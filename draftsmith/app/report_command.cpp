@@ -15,6 +15,7 @@
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
+#include "draftsmith/base/replace_all.h"
 #include "draftsmith/formats/json.h"
 
 namespace draftsmith::app {
@@ -147,9 +148,8 @@ void tell_names_apart(Json& runs) {
 
 /// The page with runs and evaluations in it. No text of theirs can end the script element it stands in.
 std::string fill_page(const Json& shown) {
-  std::string json;
-  for (const char c : shown.dump(-1, ' ', false, Json::error_handler_t::replace))
-    json += c == '<' ? std::string("\\u003c") : std::string(1, c);
+  const std::string json = replace_all(
+      shown.dump(-1, ' ', false, Json::error_handler_t::replace), "<", "\\u003c");
   std::string page = kReportPage;
   const std::string place = "__RUNS__";
   return page.replace(page.find(place), place.size(), json);

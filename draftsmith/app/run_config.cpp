@@ -12,6 +12,7 @@
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/base/replace_all.h"
 #include "draftsmith/formats/json.h"
 
 namespace draftsmith::app {
@@ -63,15 +64,11 @@ std::string as_text(const toml::node& node, const std::string& key, const std::s
 
 /// JSON's escapes are TOML's, but for the character 127, which TOML wants escaped.
 std::string quote(const std::string& key, const std::string& text) {
-  std::string quoted;
   try {
-    quoted = formats::Json(text).dump();
+    return replace_all(formats::Json(text).dump(), "\x7f", "\\u007f");
   } catch (const formats::Json::type_error&) {
     throw ConfigError({.what = key, .expected = "a text in UTF-8", .got = "other bytes"});
   }
-  for (size_t at = quoted.find('\x7f'); at != quoted.npos; at = quoted.find('\x7f', at))
-    quoted.replace(at, 1, "\\u007f");
-  return quoted;
 }
 
 /// Whether a number of a list may stand without quotes: as fmt prints it, and no text beside it.

@@ -9,6 +9,7 @@
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
+#include "draftsmith/base/replace_all.h"
 #include "draftsmith/formats/json_building.h"
 
 namespace draftsmith::formats {
@@ -74,16 +75,13 @@ std::string decode_byte_level(const std::string& token) {
 }
 
 /// SentencePiece: "\u2581" is a space, "<0x0A>" a byte.
-std::string decode_sentence_piece(std::string token) {
+std::string decode_sentence_piece(const std::string& token) {
   if (token.size() == 6 && token.rfind("<0x", 0) == 0 && token.back() == '>') {
     int byte = 0;
     const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
     if (error == std::errc() && end == token.data() + 5) return {static_cast<char>(byte)};
   }
-  const std::string space = "\xe2\x96\x81";
-  for (size_t at = token.find(space); at != token.npos; at = token.find(space, at))
-    token.replace(at, space.size(), " ");
-  return token;
+  return replace_all(token, "\xe2\x96\x81", " ");
 }
 
 }  // namespace

@@ -49,6 +49,15 @@ TEST(Vocabulary, IsEmptyWithoutATokenizer) {
   EXPECT_EQ(Vocabulary::from_folder(folder.path()).text(3), "<3>");
 }
 
+TEST(Vocabulary, DecodesATokenOfAMillionSpacesInOnePass) {
+  const TempFolder folder;
+  std::string spaces;
+  for (int i = 0; i < 1'000'000; ++i)
+    spaces += "\xe2\x96\x81";
+  folder.write("tokenizer.json", R"({"model": {"vocab": {")" + spaces + R"(": 0}}})");
+  EXPECT_EQ(Vocabulary::from_folder(folder.path()).text(0), std::string(1'000'000, ' '));
+}
+
 TEST(Vocabulary, RefusesADamagedTokenizer) {
   const TempFolder folder;
   for (const std::string& text : std::vector<std::string>{
