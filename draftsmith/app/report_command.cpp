@@ -34,7 +34,7 @@ std::vector<Json> read_lines(const fs::path& run) {
   std::vector<Json> lines;
   std::istringstream stream(read_file(file));
   for (std::string text; std::getline(stream, text);) {
-    auto line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    auto line = formats::parse_json_or_null(text);
     if (line.is_object() && line.value("step", Json()).is_number()) lines.push_back(line);
   }
   if (!lines.empty()) return lines;
@@ -61,6 +61,11 @@ Json number_or_null(const Json& value) { return value.is_number() ? value : Json
 Json slots_of(const Json& line) {
   const Json slots = line.value(kSlots, Json());
   return slots.is_array() ? slots : Json::array();
+}
+
+Json waits_of(const Json& line) {
+  const Json waits = line.value(kWait, Json());
+  return waits.is_object() ? waits : Json::object();
 }
 
 /// Mean of each slot's accuracy over the last tenth of the lines.
@@ -111,15 +116,13 @@ Json run_as_json(const fs::path& folder) {
   }
   Json waits = Json::object();  // worker -> share at each line
   for (const Json& line : lines) {
-    const Json of_line = line.value(kWait, Json::object());
+    const Json of_line = waits_of(line);
     for (const auto& [worker, share] : of_line.items())
       waits[worker] = Json::array();
   }
   for (auto& [worker, shares] : waits.items())
-    for (const Json& line : lines) {
-      const Json of_line = line.value(kWait, Json::object());
-      shares.push_back(number_or_null(of_line.value(worker, Json())));
-    }
+    for (const Json& line : lines)
+      shares.push_back(number_or_null(waits_of(line).value(worker, Json())));
   const auto name = settings.find("train.name");
   return {
       {"name",

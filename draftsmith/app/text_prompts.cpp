@@ -24,7 +24,7 @@ namespace {
 bool has_text_lines(const std::string& path) {
   std::istringstream lines(read_file(path));
   for (std::string line; std::getline(lines, line);) {
-    const auto json = formats::Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto json = formats::parse_json_or_null(line);
     if (json.is_object() && json.contains("text") && !json.contains("input_ids")) return true;
   }
   return false;

@@ -29,6 +29,14 @@ Json parse_json(std::string_view text, const std::string& where) {
   return build_json<Json>(text, where);
 }
 
+Json parse_json_or_null(std::string_view text) {
+  try {
+    return parse_json(text, "line");
+  } catch (const DataError&) {
+    return nullptr;
+  }
+}
+
 Json read_json_file(const std::filesystem::path& path) {
   return parse_json(read_file(path), path.string());
 }

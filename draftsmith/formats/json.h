@@ -15,6 +15,9 @@ using Json = nlohmann::ordered_json;
 /// also for nesting deeper than any file of ours needs.
 Json parse_json(std::string_view text, const std::string& where);
 
+/// The same for a line that may be cut short or be something else: null if it does not parse.
+Json parse_json_or_null(std::string_view text);
+
 Json read_json_file(const std::filesystem::path& path);
 
 /// One JSON object whose values are checked when they are read. `null` counts as absent.

@@ -24,7 +24,7 @@ void drop_lines_after(const fs::path& path, int64_t step) {
   std::string kept;
   std::string line;
   while (std::getline(lines, line)) {
-    const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto json = formats::parse_json_or_null(line);
     // A line cut short by a crash does not parse and is dropped too.
     const Json number = json.is_object() ? json.value("step", Json()) : Json();
     if (number.is_number_integer() && number.get<int64_t>() <= step) kept += line + "\n";

@@ -26,8 +26,9 @@ struct Report : testing::ProgramRuns {
     const auto prompts = testing::write_prompts(folder, 4);
     const auto result = expect_done(
         Arguments{"eval"} + testing::tiny_settings(target) +
-        Arguments{"--eval.prompts=" + prompts.string(), "--eval.max_new_tokens=8",
-                  "--eval.ignore_stop=true", "--json"} +
+        Arguments{
+            "--eval.prompts=" + prompts.string(), "--eval.max_new_tokens=8",
+            "--eval.ignore_stop=true", "--json"} +
         more);
     return folder.write(name, result.out);
   }
@@ -68,6 +69,22 @@ TEST_F(Report, ShowsTheDrafterThatWasComparedBesideARun) {
   EXPECT_EQ(evaluation.at("difference_95").size(), 2U);
 }
 
+TEST_F(Report, PassesOverLinesThatAreNoFigures) {
+  folder.write("run/settings.toml", "[train]\nname = \"odd\"\n");
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  folder.write(
+      "run/metrics.jsonl",
+      "{\"step\": 1, \"loss\": 2, \"wait\": 3, \"accuracy_by_slot\": {\"a\": 1}}\n"
+      "{\"step\": 2, \"loss\": \"much\", \"wait\": {\"loader\": \"long\"}}\n"
+      "{\"step\": 3, \"deep\": " +
+          deep + "}\n");
+  expect_done({"report", (folder / "run").string()});
+  const Json run = shown_in(folder / "run/report.html").at("runs")[0];
+  EXPECT_EQ(run.at("steps"), (Json{1, 2}));
+  EXPECT_EQ(run.at("values").at("loss"), (Json{2, nullptr}));
+  EXPECT_EQ(run.at("waits"), (Json{{"loader", {nullptr, nullptr}}}));
+}
+
 TEST_F(Report, NamesTheFigureThatIsNoneAndTheFile) {
   const Json whole = Json::parse(read_file(evaluate("good.json")));
   const auto refuse = [&](const Json& json, const std::vector<std::string>& parts) {
@@ -75,7 +92,8 @@ TEST_F(Report, NamesTheFigureThatIsNoneAndTheFile) {
     expect_refused(folder, {"report", file.string()}, 3, parts + Arguments{"bad.json"});
   };
   refuse(Json::array(), {"an object"});
-  for (const char* key : {"method", "histogram", "by_slot", "acceptance_length", "sets", "seconds"}) {
+  for (const char* key :
+       {"method", "histogram", "by_slot", "acceptance_length", "sets", "seconds"}) {
     Json json = whole;
     json[key] = nullptr;
     refuse(json, {key});
@@ -90,7 +108,8 @@ TEST_F(Report, NamesTheFigureThatIsNoneAndTheFile) {
   json["sets"]["</script>"] = json["sets"]["odd"];
   const auto file = folder.write("name.json", json.dump());
   expect_done({"report", file.string()});
-  EXPECT_EQ(shown_in(folder / "name.html").at("evaluations")[0].at("methods")[0].at("sets").size(), 3U);
+  EXPECT_EQ(
+      shown_in(folder / "name.html").at("evaluations")[0].at("methods")[0].at("sets").size(), 3U);
 }
 
 }  // namespace

@@ -47,6 +47,14 @@ TEST(ParseJson, RefusesDeepNestingInsteadOfOverflowingTheStack) {
   expect_error<DataError>([&] { parse_json(objects, "a.json"); }, {"a.json"});
 }
 
+TEST(ParseJson, GivesNullForALineThatIsNone) {
+  EXPECT_EQ(parse_json_or_null(R"({"a": [1]})"), Json({{"a", {1}}}));
+  for (const std::string& text :
+       {std::string(), std::string("{\"a\": 1"), std::string(1'000'000, '['),
+        std::string("[1e999]")})
+    EXPECT_TRUE(parse_json_or_null(text).is_null());
+}
+
 TEST(ParseJson, AcceptsTheNestingOfRealFiles) {
   const std::string text = std::string(20, '[') + std::string(20, ']');
   EXPECT_EQ(parse_json(text, "x").dump(), text);
