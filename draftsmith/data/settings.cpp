@@ -17,6 +17,19 @@ namespace {
        .hint = R"(--data.path='[{"path": "a", "weight": 2}, {"path": "b", "weight": 1}]')"});
 }
 
+/// Weights that no quotient of two takes out of a double's range.
+bool is_weight(const formats::Json& value) {
+  return value.is_number() && value.get<double>() >= 1e-15 && value.get<double>() <= 1e15;
+}
+
+formats::Json parse_list(const std::string& text) {
+  try {
+    return formats::parse_json(text, "data.path");
+  } catch (const DataError& error) {
+    fail_path("a folder or a list", error.what());
+  }
+}
+
 WeightedPath read_dataset(const formats::Json& item) {
   if (item.is_string()) return {item.get<std::string>(), 0};
   if (!item.is_object() || !item.contains("path") || !item["path"].is_string())
@@ -25,8 +38,7 @@ WeightedPath read_dataset(const formats::Json& item) {
   for (const auto& [key, value] : item.items()) {
     if (key == "path") continue;
     if (key != "weight") fail_path("only path and weight", "'" + key + "'");
-    if (!value.is_number() || !(value.get<double>() > 0))
-      fail_path("a positive weight", value.dump());
+    if (!is_weight(value)) fail_path("a positive weight of at most 1e15", value.dump());
     dataset.weight = value.get<double>();
   }
   return dataset;
@@ -36,7 +48,7 @@ WeightedPath read_dataset(const formats::Json& item) {
 
 std::vector<WeightedPath> list_datasets(const DataSettings& settings) {
   if (settings.path.empty() || settings.path.front() != '[') return {{settings.path, 0}};
-  const auto list = formats::Json::parse(settings.path, nullptr, /*allow_exceptions=*/false);
+  const auto list = parse_list(settings.path);
   if (!list.is_array() || list.empty()) fail_path("a folder or a list", settings.path);
   std::vector<WeightedPath> datasets;
   for (const auto& item : list)

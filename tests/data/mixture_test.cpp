@@ -116,11 +116,14 @@ TEST(ListDatasets, ReadsAFolderAndLists) {
 }
 
 TEST(ListDatasets, RefusesWhatIsNoList) {
-  for (const char* text :
-       {"[", "[]", "[3]", R"([{"weight": 2}])", R"([{"path": 3}])",
-        R"([{"path": "a", "share": 2}])", R"([{"path": "a", "weight": 0}])",
-        R"([{"path": "a", "weight": -1}])", R"([{"path": "a", "weight": "2"}])",
-        R"([{"path": "a", "weight": 1}, "b"])"})
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  for (const std::string& text : std::vector<std::string>{
+           deep, "[", "[]", "[3]", R"([{"weight": 2}])", R"([{"path": 3}])",
+           R"([{"path": "a", "share": 2}])", R"([{"path": "a", "weight": 0}])",
+           R"([{"path": "a", "weight": -1}])", R"([{"path": "a", "weight": "2"}])",
+           R"([{"path": "a", "weight": 1e300}, {"path": "b", "weight": 1}])",
+           R"([{"path": "a", "weight": 1e-300}, {"path": "b", "weight": 1}])",
+           R"([{"path": "a", "weight": 1}, "b"])"})
     testing::expect_error<ConfigError>([&] { list_datasets(with_path(text)); }, {"data.path"});
 }
 
