@@ -18,24 +18,35 @@
 namespace draftsmith::app {
 namespace {
 
-formats::Json as_json(const toml::node& node, const std::string& key, const std::string& where) {
+/// toml++ destroys its tables by recursion, and a key of a file this long ("a.a.a") nests no deeper
+/// than any thread's stack allows.
+constexpr uintmax_t kMaxFileBytes = 64 << 10;
+constexpr int kMaxLevels = 4;  // of lists and tables in a value
+
+formats::Json
+as_json(const toml::node& node, const std::string& key, const std::string& where, int levels) {
+  const auto fail = [&](std::string expected, std::string got) {
+    throw ConfigError(
+        {.what = key, .expected = std::move(expected), .got = std::move(got), .where = where});
+  };
+  if (levels == 0) fail(fmt::format("at most {} levels", kMaxLevels), "deeper nesting");
   if (const auto* array = node.as_array()) {
     auto list = formats::Json::array();
     for (const auto& item : *array)
-      list.push_back(as_json(item, key, where));
+      list.push_back(as_json(item, key, where, levels - 1));
     return list;
   }
   if (const auto* table = node.as_table()) {
     auto object = formats::Json::object();
     for (const auto& [name, value] : *table)
-      object[std::string(name.str())] = as_json(value, key, where);
+      object[std::string(name.str())] = as_json(value, key, where, levels - 1);
     return object;
   }
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return number->get();
   if (const auto* number = node.as_floating_point()) return number->get();
-  throw ConfigError(
-      {.what = key, .expected = "texts and numbers", .got = "something else", .where = where});
+  fail("texts and numbers", "something else");
+  return {};
 }
 
 bool holds_tables(const toml::array& array) {
@@ -44,7 +55,8 @@ bool holds_tables(const toml::array& array) {
 
 /// A TOML value as the text that a field parses: a list of tables is JSON.
 std::string as_text(const toml::node& node, const std::string& key, const std::string& where) {
-  if (node.is_array() && holds_tables(*node.as_array())) return as_json(node, key, where).dump();
+  if (node.is_array() && holds_tables(*node.as_array()))
+    return as_json(node, key, where, kMaxLevels).dump();
   if (const auto* array = node.as_array()) {
     std::vector<std::string> items;
     for (const auto& item : *array)
@@ -74,7 +86,9 @@ std::string quote(const std::string& key, const std::string& text) {
 /// Whether a number of a list may stand without quotes: as fmt prints it, and no text beside it.
 bool is_toml_number(const std::string& text) {
   const size_t first = text.rfind('-', 0) == 0 ? 1 : 0;
-  const auto is_digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
+  const auto is_digit = [&](size_t i) {
+    return i < text.size() && text[i] >= '0' && text[i] <= '9';
+  };
   const auto parses = [&](auto value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
@@ -121,6 +135,13 @@ std::map<std::string, std::string> read_settings_text(const std::filesystem::pat
         {.what = "--config",
          .expected = "a settings file",
          .got = "no such file",
+         .where = path.string()});
+  }
+  if (const auto bytes = std::filesystem::file_size(path); bytes > kMaxFileBytes) {
+    throw ConfigError(
+        {.what = "settings file",
+         .expected = fmt::format("at most {} bytes", kMaxFileBytes),
+         .got = fmt::format("{}", bytes),
          .where = path.string()});
   }
   toml::table table;

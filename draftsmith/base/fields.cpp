@@ -12,6 +12,8 @@
 namespace draftsmith {
 namespace {
 
+constexpr size_t kMostLetters = 100;  // of an unknown key that are compared with the known ones
+
 [[noreturn]] void
 fail_value(const std::string& key, const std::string& expected, std::string_view got) {
   throw ConfigError({.what = key, .expected = expected, .got = fmt::format("'{}'", got)});
@@ -198,11 +200,12 @@ const Field& FieldList::get(std::string_view key, const std::string& where) cons
 
 std::string FieldList::nearest_key(std::string_view key) const {
   DS_CHECK(!fields_.empty());
-  const auto nearest =
-      std::min_element(fields_.begin(), fields_.end(), [&](const Field& left, const Field& right) {
-        return edit_distance(key, left.key) < edit_distance(key, right.key);
-      });
-  return nearest->key;
+  key = key.substr(0, kMostLetters);
+  std::vector<size_t> distances;
+  for (const Field& field : fields_)
+    distances.push_back(edit_distance(key, field.key));
+  const auto nearest = std::min_element(distances.begin(), distances.end()) - distances.begin();
+  return fields_[static_cast<size_t>(nearest)].key;
 }
 
 }  // namespace draftsmith

@@ -52,6 +52,22 @@ TEST_F(BadSettings, AreRefusedIfTheFileIsNoToml) {
   expect_refused(folder, train({"--config=no/such.toml"}), 2, {"no/such.toml"});
 }
 
+TEST_F(BadSettings, AreRefusedIfTheFileIsLongOrNestsDeeply) {
+  const auto refuse = [&](const std::string& text, const char* word) {
+    const auto file = folder.write("run.toml", text);
+    expect_refused(folder, train({"--config=" + file.string()}), 2, {"run.toml", word});
+  };
+  const auto nest = [](int levels) {
+    std::string key = "a";
+    for (int i = 0; i < levels; ++i)
+      key += ".a";
+    return key;
+  };
+  refuse(nest(1'000'000) + " = 1\n", "at most 65536 bytes");
+  refuse(nest(32'000) + " = 1\n", "a.a: expected");
+  refuse("[data]\npath = [{" + nest(30'000) + " = 1}]\n", "at most 4 levels");
+}
+
 TEST_F(BadSettings, AreRefusedIfSomethingIsMissing) {
   expect_refused(folder, {"train", "--data.path=x", "--train.out=y"}, 2, {"target.path"});
   expect_refused(folder, {"generate", "--target.path=" + target.string()}, 2, {"generate.prompts"});

@@ -150,6 +150,7 @@ TEST(FieldList, NamesTheNearestKeyForAnUnknownOne) {
   EXPECT_EQ(fields.nearest_key("train.step"), "train.steps");
   EXPECT_EQ(fields.nearest_key("eval.metod"), "eval.method");
   EXPECT_EQ(fields.nearest_key("trian.lr"), "train.lr");
+  EXPECT_EQ(fields.nearest_key("eval.method" + std::string(100'000'000, 'x')), "eval.method");
   expect_error<ConfigError>(
       [&] { fields.get("train.step", "run.toml"); },
       {"'train.step'", "run.toml", "Try train.steps"});
