@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
 #include "draftsmith/base/error.h"
 
@@ -25,18 +24,24 @@ void fail_write(const fs::path& path, const std::string& reason) {
 }
 
 std::string read_file(const fs::path& path) {
+  const auto fail = [&](const std::string& reason) {
+    throw DataError(
+        {.what = "file", .expected = "a readable file", .got = reason, .where = path.string()});
+  };
   std::error_code error;
-  const bool is_folder = fs::is_directory(path, error);
+  const auto status = fs::status(path, error);
+  if (fs::is_directory(status)) fail(std::strerror(EISDIR));
+  if (fs::exists(status) && !fs::is_regular_file(status)) fail("no regular file");  // a pipe blocks
   errno = 0;
   std::ifstream stream(path, std::ios::binary);
-  if (!stream || is_folder) {
-    throw DataError(
-        {.what = "file",
-         .expected = "a readable file",
-         .got = std::strerror(is_folder ? EISDIR : errno),
-         .where = path.string()});
-  }
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (!stream) fail(std::strerror(errno));
+  // In one piece: a string that grows as it is filled takes twice the bytes.
+  const uintmax_t size = fs::file_size(path, error);
+  std::string bytes(error ? 0 : size, '\0');
+  stream.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (stream.bad()) fail("an error while reading");
+  bytes.resize(static_cast<size_t>(stream.gcount()));
+  return bytes;
 }
 
 void flush_to_disk(const fs::path& path) {

@@ -19,7 +19,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
     throw DataError(
         {.what = "file", .expected = "a readable file", .got = reason, .where = path.string()});
   };
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe waits
   if (descriptor < 0) fail(std::strerror(errno));
   struct stat status {};
   void* address = MAP_FAILED;

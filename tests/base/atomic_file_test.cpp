@@ -2,6 +2,7 @@
 #include "draftsmith/base/atomic_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "draftsmith/base/error.h"
 
@@ -51,6 +52,18 @@ TEST(ReadFile, NamesAMissingFileAndAFolder) {
       [&] { read_file(folder / "missing"); }, {"missing", "No such file or directory"});
   expect_error<DataError>(
       [&] { read_file(folder.path()); }, {folder.path().string(), "Is a directory"});
+}
+
+TEST(ReadFile, DoesNotWaitForAPipe) {
+  const TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  expect_error<DataError>([&] { read_file(folder / "pipe"); }, {"pipe", "no regular file"});
+}
+
+TEST(ReadFile, TakesNoMoreMemoryThanTheFile) {
+  const TempFolder folder;
+  const std::string bytes((1 << 20) + 1, 'x');
+  EXPECT_LE(read_file(folder.write("file", bytes)).capacity(), bytes.size() + 16);
 }
 
 TEST(ReadFile, ReadsAnEmptyFileAsNoBytes) {

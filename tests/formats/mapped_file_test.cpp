@@ -2,6 +2,7 @@
 #include "draftsmith/formats/mapped_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <string_view>
 
@@ -34,7 +35,7 @@ TEST(MappedFile, StaysReadableAfterTheFileIsReplaced) {
   EXPECT_EQ(text_of(*file), "old");
 }
 
-TEST(MappedFile, NamesAFileThatIsMissingEmptyOrAFolder) {
+TEST(MappedFile, NamesAFileThatIsMissingEmptyOrNone) {
   const TempFolder folder;
   folder.write("empty", "");
   folder.write("folder/file", "x");
@@ -42,6 +43,8 @@ TEST(MappedFile, NamesAFileThatIsMissingEmptyOrAFolder) {
       [&] { MappedFile::open(folder / "missing"); }, {"missing", "No such file"});
   expect_error<DataError>([&] { MappedFile::open(folder / "empty"); }, {"empty"});
   expect_error<DataError>([&] { MappedFile::open(folder / "folder"); }, {"folder", "regular file"});
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  expect_error<DataError>([&] { MappedFile::open(folder / "pipe"); }, {"pipe", "regular file"});
 }
 
 }  // namespace
