@@ -5,11 +5,11 @@
 
 namespace draftsmith {
 
-/// Whether a name that was read from a file names something in that file's folder. Others must not
-/// be followed: they lead elsewhere.
+/// Whether a name that was read from a file can name something in that file's folder. Others must
+/// not be followed: they lead elsewhere, or are longer than a file system's names.
 inline bool is_plain_file_name(std::string_view name) {
   using namespace std::string_view_literals;
-  return !name.empty() && name != "." && name != ".." &&
+  return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
          name.find_first_of("/\0"sv) == std::string_view::npos;
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include <arrow/api.h>
 #include <arrow/io/file.h>
@@ -20,8 +21,8 @@ namespace {
 
 constexpr const char* kMaskColumns[] = {"loss_mask", "assistant_masks", "labels"};
 constexpr int64_t kIgnoredLabel = -100;
-constexpr int64_t kRoomBytes = int64_t{64} << 20;     // beyond a file's size, to decompress it
-constexpr int64_t kMostTokens = kRoomBytes / 8;       // of a sequence, whose ids are widened
+constexpr int64_t kRoomBytes = int64_t{64} << 20;  // beyond a file's size, to decompress it
+constexpr int64_t kMostTokens = kRoomBytes / 8;    // of a sequence, whose ids are widened
 
 [[noreturn]] void fail(
     const fs::path& path,
@@ -53,9 +54,8 @@ arrow::RecordBatchVector read_shard(
       unwrap(arrow::io::MemoryMappedFile::Open(path.string(), arrow::io::FileMode::READ), path);
   // A small file must not claim to decompress to any size.
   auto* shared = arrow::default_memory_pool();
-  pools.push_back(
-      std::make_unique<arrow::CappedMemoryPool>(
-          shared, shared->bytes_allocated() + unwrap(file->GetSize(), path) + kRoomBytes));
+  pools.push_back(std::make_unique<arrow::CappedMemoryPool>(
+      shared, shared->bytes_allocated() + unwrap(file->GetSize(), path) + kRoomBytes));
   auto options = arrow::ipc::IpcReadOptions::Defaults();
   options.memory_pool = pools.back().get();
   const auto magic = unwrap(file->ReadAt(0, 6), path);
@@ -273,12 +273,16 @@ TokenDataset TokenDataset::open(const fs::path& folder, const std::string& split
   const auto state = formats::JsonObject::from_file(shards->folder / "state.json");
   if (!state.has("_data_files") || !state.value().at("_data_files").is_array())
     fail(state.where(), "_data_files", "a list of files", "none");
+  std::set<std::string> names;
   for (const auto& item : state.value().at("_data_files")) {
     const std::string name = formats::JsonObject(item, state.where()).text("filename");
     if (!is_plain_file_name(name))
       fail(state.where(), "filename", "a file name without folders", "'" + name + "'");
+    if (!names.insert(name).second)
+      fail(state.where(), "filename", "each file once", "'" + name + "' twice");
     const fs::path path = shards->folder / name;
-    if (!fs::is_regular_file(path))
+    std::error_code error;
+    if (!fs::is_regular_file(path, error))
       fail(path, "shard", "the file that state.json lists", "no such file");
     shards->fingerprint += describe_file(path);
     for (const auto& batch : read_shard(path, shards->pools))

@@ -153,6 +153,16 @@ TEST(DamagedDataset, NeverReadsAShardOutsideItsFolder) {
   }
 }
 
+TEST(DamagedDataset, ReadsNoShardTwiceOrOfANameThatNoFileHas) {
+  const TempFolder folder;
+  const auto path = write_shard_folder(folder, "d", {make_token_batch("[[1]]", "[[1]]")});
+  write_state(path, {"data.arrow", "data.arrow"});
+  expect_error<DataError>(
+      [&] { TokenDataset::open(path, ""); }, {"state.json", "'data.arrow' twice"});
+  write_state(path, {std::string(300, 'a')});
+  expect_error<DataError>([&] { TokenDataset::open(path, ""); }, {"state.json", "filename"});
+}
+
 TEST(DamagedDataset, NamesAColumnThatIsMissing) {
   const TempFolder folder;
   const auto lists = arrow::list(arrow::int32());
