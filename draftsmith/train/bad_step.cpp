@@ -6,6 +6,7 @@
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/formats/json.h"
+#include "draftsmith/train/checkpoint.h"
 
 namespace draftsmith::train {
 namespace fs = std::filesystem;
@@ -55,7 +56,7 @@ ReplayFile read_bad_step(const fs::path& file) {
   const auto json = formats::JsonObject::from_file(file);
   ReplayFile replay;
   replay.run_folder = fs::absolute(file).parent_path().parent_path();
-  replay.weights_step = json.integer("step", 1, INT64_MAX) - 1;
+  replay.weights_step = json.integer("step", 1, kMostCounted) - 1;
   const Json batches = json.value().value("batches", Json());
   if (!batches.is_array() || batches.empty()) {
     throw DataError(
@@ -67,7 +68,7 @@ ReplayFile read_bad_step(const fs::path& file) {
   for (const Json& item : batches) {
     const formats::JsonObject batch(item, file.string());
     replay.cursors.push_back(
-        {batch.integer("epoch", 0, INT64_MAX), batch.integer("batch", 0, INT64_MAX)});
+        {batch.integer("epoch", 0, kMostCounted), batch.integer("batch", 0, kMostCounted)});
     replay.sequences.push_back(batch.integers("sequences"));
   }
   return replay;

@@ -129,12 +129,13 @@ TrainProgress read_progress(const fs::path& folder) {
   const auto cursor = json.object("cursor");
   const auto best = json.object("best");
   TrainProgress progress;
-  progress.step = json.integer("step", 0, INT64_MAX);
-  progress.cursor = {cursor.integer("epoch", 0, INT64_MAX), cursor.integer("batch", 0, INT64_MAX)};
-  progress.batches = json.integer("batches", 0, INT64_MAX);
-  progress.tokens = json.integer("tokens", 0, INT64_MAX);
+  progress.step = json.integer("step", 0, kMostCounted);
+  progress.cursor = {
+      cursor.integer("epoch", 0, kMostCounted), cursor.integer("batch", 0, kMostCounted)};
+  progress.batches = json.integer("batches", 0, kMostCounted);
+  progress.tokens = json.integer("tokens", 0, kMostCounted);
   progress.seconds = json.number("seconds");
-  progress.best = {best.integer("step", -1, INT64_MAX), best.number("acceptance")};
+  progress.best = {best.integer("step", -1, kMostCounted), best.number("acceptance")};
   return progress;
 }
 
@@ -146,10 +147,7 @@ RunStamp read_stamp(const fs::path& folder) {
   for (const auto& [key, value] : settings.value().items()) {
     if (!value.is_string())
       throw DataError(
-          {.what = key,
-           .expected = "a text",
-           .got = value.type_name(),
-           .where = settings.where()});
+          {.what = key, .expected = "a text", .got = value.type_name(), .where = settings.where()});
     stamp.settings[key] = value.get<std::string>();
   }
   stamp.dataset = json.text("dataset");
@@ -157,17 +155,17 @@ RunStamp read_stamp(const fs::path& folder) {
   stamp.commit = build.text("commit");
   stamp.is_changed = build.boolean_or("is_changed", false);
   const auto plan = json.object("plan");
-  stamp.chunk_rows = plan.integer("chunk_rows", 0, INT64_MAX);
+  stamp.chunk_rows = plan.integer("chunk_rows", 0, kMostCounted);
   stamp.recomputes_layers = plan.boolean_or("recomputes_layers", false);
-  stamp.ranks = json.integer_or("ranks", 1, 1, INT64_MAX);
+  stamp.ranks = json.integer_or("ranks", 1, 1, kMostCounted);
   return stamp;
 }
 
 Schedule read_schedule(const fs::path& folder) {
   const auto json = JsonObject::from_file(folder / kStateFile).object("schedule");
   return {
-      json.text("kind"), json.number("peak"), json.integer("warmup_steps", 0, INT64_MAX),
-      json.integer("total_steps", 1, INT64_MAX)};
+      json.text("kind"), json.number("peak"), json.integer("warmup_steps", 0, kMostCounted),
+      json.integer("total_steps", 1, kMostCounted)};
 }
 
 void load_optimizer(const fs::path& folder, AdamW& optimizer) {

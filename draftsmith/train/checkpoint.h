@@ -14,6 +14,9 @@
 
 namespace draftsmith::train {
 
+/// What a file may say that a run has counted: sums of some such numbers stay far from an overflow.
+inline constexpr int64_t kMostCounted = int64_t{1} << 53;
+
 /// The evaluation with the highest acceptance length so far.
 struct BestEvaluation {
   int64_t step = -1;  // none yet

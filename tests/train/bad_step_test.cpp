@@ -91,7 +91,11 @@ TEST(BadStep, RefusesAFileThatIsNone) {
   const TempFolder folder;
   for (const char* text :
        {"", "{}", "{\"step\": 1}", "{\"step\": 1, \"batches\": []}",
-        "{\"step\": 0, \"batches\": [1]}", "{\"step\": 1, \"batches\": [1]}"}) {
+        "{\"step\": 0, \"batches\": [1]}", "{\"step\": 1, \"batches\": [1]}",
+        "{\"step\": 9223372036854775807, \"batches\": [{\"epoch\": 0, \"batch\": 0, \"sequences\": "
+        "[]}]}",
+        "{\"step\": 1, \"batches\": [{\"epoch\": 9223372036854775807, \"batch\": 0, \"sequences\": "
+        "[]}]}"}) {
     const auto file = folder.write("bad_batches/file.json", text);
     testing::expect_error<DataError>([&] { read_bad_step(file); }, {"file.json"});
   }

@@ -140,6 +140,27 @@ TEST_F(Checkpoint, RefusesAStateThatMakesNoSense) {
   }
 }
 
+TEST_F(Checkpoint, RefusesCountsThatNoRunReaches) {
+  write(1);
+  const fs::path file = path(1) / "state.json";
+  const auto good = formats::read_json_file(file);
+  const auto refuse = [&](const char* owner, const char* key, const auto& read) {
+    auto json = good;
+    (owner == nullptr ? json : json[owner])[key] = (int64_t{1} << 53) + 1;
+    write_file_atomically(file, json.dump());
+    expect_error<DataError>([&] { read(path(1)); }, {key, "state.json"});
+  };
+  for (const char* key : {"step", "batches", "tokens"})
+    refuse(nullptr, key, read_progress);
+  refuse("cursor", "epoch", read_progress);
+  refuse("cursor", "batch", read_progress);
+  refuse("best", "step", read_progress);
+  refuse(nullptr, "ranks", read_stamp);
+  refuse("plan", "chunk_rows", read_stamp);
+  refuse("schedule", "warmup_steps", read_schedule);
+  refuse("schedule", "total_steps", read_schedule);
+}
+
 TEST_F(Checkpoint, LeavesTheFormerOneAloneWhenTheDiskIsFull) {
   write(1);
   const auto before = testing::snapshot(folder.path());
