@@ -16,6 +16,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 32;
+// Far beyond any model, and a product of two widths, layers and bytes stays below an overflow.
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxLayers = 10000;
+constexpr int64_t kMaxHeadDim = 10000;
 
 [[noreturn]] void
 fail(const JsonObject& json, std::string what, std::string expected, std::string got) {
@@ -31,8 +35,8 @@ double read_rotary_share(const JsonObject& json, bool may_be_partial) {
   const JsonObject owner =
       json.has("rope_parameters") ? json.object("rope_parameters") : JsonObject(json);
   const double fallback = may_be_partial ? 0.25 : 1;
-  const double share = owner.number_or(
-      "partial_rotary_factor", json.number_or("partial_rotary_factor", fallback));
+  const double share =
+      owner.number_or("partial_rotary_factor", json.number_or("partial_rotary_factor", fallback));
   const bool is_right = may_be_partial ? share > 0 && share <= 1 : share == 1;
   if (!is_right)
     fail(
@@ -66,6 +70,10 @@ RopeSettings read_scaling(const JsonObject& json, RopeSettings rope) {
   if (rope.type == "yarn") {
     rope.beta_fast = json.number_or("beta_fast", 32);
     rope.beta_slow = json.number_or("beta_slow", 1);
+    if (!(rope.beta_fast >= rope.beta_slow && rope.beta_slow > 0))
+      fail(
+          json, "beta_fast", "at least beta_slow, both positive",
+          fmt::format("{}", rope.beta_fast));
     if (json.has("attention_factor")) rope.attention_factor = json.number("attention_factor");
     for (const char* key : {"mscale", "mscale_all_dim"}) {
       if (json.has(key))
@@ -93,13 +101,14 @@ RopeSettings read_rope(const JsonObject& json, bool needs_theta) {
 }
 
 void read_sizes(const JsonObject& json, TransformerConfig& config) {
-  config.vocab_size = json.integer("vocab_size", 1, kMaxSize);
-  config.hidden_size = json.integer("hidden_size", 1, kMaxSize);
-  config.intermediate_size = json.integer("intermediate_size", 1, kMaxSize);
-  config.num_layers = json.integer("num_hidden_layers", 1, 10000);
+  config.vocab_size = json.integer("vocab_size", 1, INT32_MAX);
+  config.hidden_size = json.integer("hidden_size", 1, kMaxWidth);
+  config.intermediate_size = json.integer("intermediate_size", 1, kMaxWidth);
+  config.num_layers = json.integer("num_hidden_layers", 1, kMaxLayers);
   config.num_heads = json.integer("num_attention_heads", 1, 10000);
   config.num_kv_heads = json.integer_or("num_key_value_heads", config.num_heads, 1, 10000);
-  config.head_dim = json.integer_or("head_dim", config.hidden_size / config.num_heads, 1, 10000);
+  config.head_dim =
+      json.integer_or("head_dim", config.hidden_size / config.num_heads, 1, kMaxHeadDim);
   config.rms_norm_eps = json.number_or("rms_norm_eps", 1e-6);
   config.has_attention_bias = json.boolean_or("attention_bias", false);
   config.has_mlp_bias = json.boolean_or("mlp_bias", false);
@@ -110,8 +119,12 @@ void read_sizes(const JsonObject& json, TransformerConfig& config) {
     fail(
         json, "num_key_value_heads", fmt::format("a divisor of {} heads", config.num_heads),
         fmt::format("{}", config.num_kv_heads));
-  if (config.head_dim % 2 != 0 || config.head_dim == 0)
-    fail(json, "head_dim", "an even number of at least 2", fmt::format("{}", config.head_dim));
+  if (config.head_dim % 2 != 0 || config.head_dim == 0 || config.head_dim > kMaxHeadDim)
+    fail(
+        json, "head_dim", fmt::format("an even number from 2 to {}", kMaxHeadDim),
+        fmt::format("{}", config.head_dim));
+  if (config.rms_norm_eps < 0)
+    fail(json, "rms_norm_eps", "at least 0", fmt::format("{}", config.rms_norm_eps));
   if (json.text_or("hidden_act", "silu") != "silu")
     fail(json, "hidden_act", "silu", json.text("hidden_act"));
 }
@@ -121,8 +134,8 @@ void check_layer_ids(const JsonObject& json, const DrafterConfig& config) {
   const bool is_ascending =
       !ids.empty() && ids.front() >= 0 &&
       std::adjacent_find(ids.begin(), ids.end(), std::greater_equal<>()) == ids.end();
-  const bool is_inside =
-      config.num_target_layers == 0 || ids.empty() || ids.back() <= config.num_target_layers - 2;
+  const int64_t num_layers = config.num_target_layers == 0 ? kMaxLayers : config.num_target_layers;
+  const bool is_inside = ids.empty() || ids.back() <= num_layers - 2;
   if (!is_ascending || !is_inside)
     fail(
         json, "target_layer_ids", "distinct ascending ids below the target's last layer",
@@ -201,8 +214,10 @@ TargetConfig read_target_config(const fs::path& folder) {
   config.model_type = json.text_or("model_type", root.text_or("model_type", ""));
   if (config.model_type == "qwen3_5") config.model_type = "qwen3_5_text";
   if (config.model_type != "llama" && config.model_type != "qwen3" && !config.is_hybrid())
-    fail(json, "model_type", "llama, qwen3, qwen3_5 or qwen3_5_text", "'" + config.model_type + "'");
-  if (config.is_hybrid()) json.integer("head_dim", 1, 10000);  // not hidden_size / heads there
+    fail(
+        json, "model_type", "llama, qwen3, qwen3_5 or qwen3_5_text", "'" + config.model_type + "'");
+  if (config.is_hybrid())
+    json.integer("head_dim", 1, kMaxHeadDim);  // not hidden_size / heads there
   read_sizes(json, config);
   // The whole model's word on its head counts, not that of its text part.
   if (root.has("tie_word_embeddings"))
@@ -227,7 +242,7 @@ DrafterConfig read_drafter_config(const fs::path& folder) {
   config.model_type = json.text("model_type");
   if (config.model_type != "qwen3")
     fail(json, "model_type", "qwen3", "'" + config.model_type + "'");
-  json.integer("head_dim", 1, 10000);  // no fallback: a guess here rotates the wrong width
+  json.integer("head_dim", 1, kMaxHeadDim);  // no fallback: a guess here rotates the wrong width
   json.integer("num_key_value_heads", 1, 10000);
   json.number("rms_norm_eps");
   read_sizes(json, config);
@@ -240,7 +255,7 @@ DrafterConfig read_drafter_config(const fs::path& folder) {
   config.mask_token_id = inner.integer("mask_token_id", 0, config.vocab_size - 1);
   config.target_layer_ids = inner.integers("target_layer_ids");
   const JsonObject& counter = inner.has("num_target_layers") ? inner : json;
-  config.num_target_layers = counter.integer_or("num_target_layers", 0, 1, 10000);
+  config.num_target_layers = counter.integer_or("num_target_layers", 0, 1, kMaxLayers);
   check_layer_ids(json, config);
   read_layer_types(json, config);
   for (const JsonObject* place : {&json, &inner})  // NeMo, vLLM

@@ -157,6 +157,14 @@ TEST(DrafterConfig, RefusesLayerIdsThatNoTargetServes) {
   }
 }
 
+TEST(DrafterConfig, RefusesLayerIdsBeyondAnyTargetWhereNoneIsNamed) {
+  Json json = config_of(kFull);
+  json.erase("num_target_layers");
+  json["dflash_config"].erase("num_target_layers");
+  json["dflash_config"]["target_layer_ids"] = Ids{0, INT64_MAX};
+  expect_error<DataError>([&] { read_drafter(json); }, {"target_layer_ids", "config.json"});
+}
+
 TEST(CausalBlocks, FollowTheLayerTypeUnlessTheFileSaysOtherwise) {
   Json json = config_of(kSliding);
   EXPECT_TRUE(read_drafter(json).is_causal_block(0));

@@ -83,8 +83,7 @@ TEST(TargetConfig, ReadsTheHybridFixtureFlatAndNested) {
     EXPECT_EQ(config.head_dim, 32);
     EXPECT_EQ(config.rotary_dim, 8);
     EXPECT_EQ(
-        config.is_linear,
-        (std::vector<bool>{true, true, true, false, true, true, true, false}));
+        config.is_linear, (std::vector<bool>{true, true, true, false, true, true, true, false}));
     EXPECT_EQ(config.linear.num_key_heads, 2);
     EXPECT_EQ(config.linear.num_value_heads, 4);
     EXPECT_EQ(config.linear.key_head_dim, 16);
@@ -160,7 +159,9 @@ TEST(TargetConfig, RefusesSizesThatCannotBe) {
       {"num_attention_heads", 0},  {"num_key_value_heads", 3},  {"head_dim", 15},
       {"intermediate_size", "96"}, {"hidden_act", "gelu"},      {"rms_norm_eps", "small"},
       {"attention_bias", "no"},    {"tie_word_embeddings", 1},  {"eos_token_id", "</s>"},
-      {"num_hidden_layers", 2.5},  {"num_attention_heads", -4}, {"head_dim", 0}};
+      {"num_hidden_layers", 2.5},  {"num_attention_heads", -4}, {"head_dim", 0},
+      {"hidden_size", 1 << 21},    {"vocab_size", 1LL << 31},   {"intermediate_size", 1 << 21},
+      {"rms_norm_eps", -1e-6}};
   for (const auto& [key, value] : changes) {
     SCOPED_TRACE(value.dump());
     Json json = config_of(kLlama);
@@ -169,11 +170,13 @@ TEST(TargetConfig, RefusesSizesThatCannotBe) {
   }
 }
 
-TEST(TargetConfig, RefusesAHeadDimOfZeroThatItWouldDerive) {
+TEST(TargetConfig, RefusesAHeadDimThatItWouldDeriveAndNoModelHas) {
   Json json = config_of(kLlama);
   json.erase("head_dim");
-  json["hidden_size"] = 2;
-  expect_error<DataError>([&] { read_target(json); }, {"head_dim"});
+  for (const int hidden_size : {2, 1 << 20}) {
+    json["hidden_size"] = hidden_size;
+    expect_error<DataError>([&] { read_target(json); }, {"head_dim"});
+  }
 }
 
 TEST(TargetConfig, RefusesLayersWithASlidingWindow) {
@@ -277,8 +280,8 @@ TEST(TargetRope, RefusesValuesThatWouldRotateWrongly) {
     rope[key] = value;
     expect_error<DataError>([&] { read_target(with_rope(rope)); }, {key});
   }
-  for (const auto& [key, value] :
-       std::vector<std::pair<const char*, Json>>{{"truncate", false}, {"mscale", 1.0}}) {
+  for (const auto& [key, value] : std::vector<std::pair<const char*, Json>>{
+           {"truncate", false}, {"mscale", 1.0}, {"beta_fast", 0.5}, {"beta_fast", -32}}) {
     Json rope = {
         {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
     rope[key] = value;
