@@ -45,6 +45,21 @@ TEST_F(SeveralProcesses, AndThreadsOfOneAreTheSameBitForBit) {
   expect_same_state("processes", "threads", 5);
 }
 
+TEST_F(SeveralProcesses, OrFiveTargetsAheadOfThreeDraftersInOneChangeNoBit) {
+  const Arguments more = {
+      "--pipeline.drafter_workers=3", "--data.held_out=0.2", "--train.eval_every=2",
+      "--train.save_every=2", "--train.shard_optimizer=true"};
+  const auto in_turn =
+      run_alone(train("in-turn", 6, more + Arguments{"--pipeline.target_workers=0"}));
+  ASSERT_EQ(in_turn.exit_code, 0) << in_turn.err;
+  const auto ahead = run_alone(train("ahead", 6, more + Arguments{"--pipeline.target_workers=5"}));
+  ASSERT_EQ(ahead.exit_code, 0) << ahead.err;
+  expect_same_state("ahead", "in-turn", 6);
+  const auto waits = metrics("ahead").back().at("wait");
+  for (const char* worker : {"target 0", "target 4", "drafter 0"})
+    EXPECT_TRUE(waits.contains(worker)) << waits.dump();
+}
+
 TEST_F(SeveralProcesses, TakeStatesFromTargetsElsewhereBitForBit) {
   const Arguments evaluated = {"--data.held_out=0.2", "--train.eval_every=2"};
   const auto both = train("both", 4, evaluated);
