@@ -129,9 +129,11 @@ std::vector<torch::Tensor> AdamW::gather(torch::Tensor Part::*member) const {
     return whole;
   }
   const auto& plan = gradients_.plan();
+  const auto dtype =
+      member == &Part::master && masters_ == Masters::kSplit ? torch::kShort : torch::kFloat;
   for (const auto& weight : weights_)
     whole.push_back(
-        ranks_.is_first() ? torch::empty(weight.sizes(), weight.options().dtype(torch::kFloat))
+        ranks_.is_first() ? torch::empty(weight.sizes(), weight.options().dtype(dtype))
                           : torch::Tensor());
   for (size_t b = 0; b < plan.sizes.size(); ++b) {
     const auto carrier = torch::zeros_like(gradients_.buckets()[b]);
@@ -184,13 +186,13 @@ void AdamW::load_state(const formats::SafetensorsReader& reader, int64_t num_ste
   bool was_split = false;
   for (Part& part : parts_) {
     const size_t i = part.slice.parameter;
-    const auto read = [&](const char* kind) {
+    const auto read = [&](const char* kind, torch::ScalarType dtype = torch::kFloat) {
       const auto whole = reader.tensor(kind + names_[i], weights_[i].sizes());
-      return cut(whole.contiguous(), part.slice);
+      return cut(whole.contiguous(), part.slice).to(dtype);
     };
     was_split = has_masters() && reader.has(kLowBits + names_[i]);
     if (was_split) {
-      load_split_master(read(kLowBits), part);
+      load_split_master(read(kLowBits, torch::kShort), part);
     } else if (masters_ == Masters::kFloat) {
       part.master.copy_(read(kMaster));
     } else if (masters_ == Masters::kSplit) {
@@ -206,7 +208,7 @@ void AdamW::load_state(const formats::SafetensorsReader& reader, int64_t num_ste
   }
   if (masters_ == Masters::kFloat && !was_split) {
     for (size_t i = 0; i < weights_.size(); ++i) {
-      const auto master = reader.tensor(kMaster + names_[i], weights_[i].sizes());
+      const auto master = reader.tensor(kMaster + names_[i], weights_[i].sizes()).to(torch::kFloat);
       for_stretches(weights_[i].numel(), [&](int64_t first, int64_t count) {
         ops::split_float(
             stretch_of(master, first, count), stretch_of(weights_[i], first, count), {});

@@ -122,6 +122,25 @@ TEST(AdamW, ReadsStatesOfBothKindsOfMasters) {
   }
 }
 
+TEST(AdamW, ReadsStatesWhoseNumbersAreStoredWider) {
+  for (const bool was_split : {false, true}) {
+    for (const bool splits : {false, true}) {
+      const auto weight = random_normal({50}, 1).to(torch::kBFloat16);
+      AdamW first({{"x", weight}}, {.splits_masters = was_split});
+      apply(first, random_normal({50}, 2), 1e-2);
+      auto state = first.state();
+      for (auto& [name, tensor] : state)
+        tensor = tensor.to(torch::kDouble);
+      const testing::TempFolder folder;
+      formats::write_safetensors(folder / "state", state);
+      const auto resumed = weight.clone();
+      AdamW second({{"x", resumed}}, {.splits_masters = splits});
+      second.load_state(formats::SafetensorsReader::open_file(folder / "state"), 1);
+      EXPECT_TRUE(full_master(second, resumed).equal(full_master(first, weight)));
+    }
+  }
+}
+
 TEST(AdamW, EqualsTheFormulaInFloat64) {
   const AdamWSettings settings{.beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .clip_norm = 0};
   const auto weight = random_normal({40}, 1).to(torch::kFloat);

@@ -67,8 +67,8 @@ struct RunHooks {
 };
 
 /// A run by `size` ranks. Returns the steps that each of them counted.
-std::vector<int64_t> run(
-    int64_t size, const fs::path& dataset, const RunOptions& options, const RunHooks& hooks = {}) {
+std::vector<int64_t>
+run(int64_t size, const fs::path& dataset, const RunOptions& options, const RunHooks& hooks = {}) {
   std::vector<int64_t> steps(static_cast<size_t>(size), -1);
   run_ranks(size, [&](Ranks& ranks) {
     const auto trainer = make_trainer(tiny_target(), dataset, options, ranks);
@@ -84,8 +84,7 @@ std::vector<int64_t> run(
       trainer->use_feed(std::make_unique<RecordingFeed>(
           std::make_unique<pipeline::InlineFeed>(
               tiny_target(), std::move(source), trainer->recipe(),
-              pipeline::FeedStart{
-                  progress.cursor, progress.batches, ranks.rank(), ranks.size()}),
+              pipeline::FeedStart{progress.cursor, progress.batches, ranks.rank(), ranks.size()}),
           *hooks.record, hooks.before_batch));
     }
     trainer->run([&] { return hooks.should_stop && hooks.should_stop(ranks, *trainer); });
@@ -136,8 +135,8 @@ TEST(SeveralRanks, MakeTheStepOfOneHoweverSequencesAreShared) {
         .sequences_per_batch = way.sequences_per_batch,
         .num_anchors = 1000,
         .anchors_per_sequence = 8};
-    EXPECT_EQ(run(way.ranks, dataset, options),
-              std::vector<int64_t>(static_cast<size_t>(way.ranks), 1));
+    EXPECT_EQ(
+        run(way.ranks, dataset, options), std::vector<int64_t>(static_cast<size_t>(way.ranks), 1));
     const auto line = read_metrics(out(way)).at(0);
     const auto expected = read_metrics(out(whole)).at(0);
     for (const char* key : {"loss", "ce", "kl", "cap", "grad_norm", "expected_acceptance"}) {
@@ -161,12 +160,14 @@ TEST(SeveralRanks, MakeTheStepOfOneHoweverSequencesAreShared) {
 TEST(SeveralRanks, ShardTheOptimizerBitForBit) {
   const TempFolder folder;
   const auto dataset = testing::write_ten_sequences(folder);
-  for (const std::string dtype : {"float32", "bfloat16"}) {
+  using Weights = std::pair<std::string, bool>;  // dtype, whether masters are split
+  for (const auto& [dtype, is_split] :
+       {Weights("float32", false), Weights("bfloat16", false), Weights("bfloat16", true)}) {
     for (const int64_t size : {2, 3}) {
-      SCOPED_TRACE(fmt::format("{} {}", dtype, size));
-      RunOptions options{.dtype = dtype, .accumulation = 2};
-      const auto out = [&](const char* kind) {
-        return folder / fmt::format("{}-{}-{}", kind, dtype, size);
+      SCOPED_TRACE(fmt::format("{} {} {}", dtype, is_split, size));
+      RunOptions options{.dtype = dtype, .accumulation = 2, .split_masters = is_split};
+      const auto out = [&, &dtype = dtype, is_split = is_split](const char* kind) {
+        return folder / fmt::format("{}-{}-{}-{}", kind, dtype, is_split, size);
       };
       options.out = out("whole").string();
       run(size, dataset, options);
@@ -253,14 +254,12 @@ TEST(SeveralRanks, GoOnInAnyNumberWithTheSameSequencesInTheSameOrder) {
       std::vector<int64_t>(2, 1));
   EXPECT_EQ(resumed.sequences.size(), 2U);
   EXPECT_EQ(
-      run(3, dataset, options,
-          {.record = &resumed, .should_stop = stop_after(3), .resumes = true}),
+      run(3, dataset, options, {.record = &resumed, .should_stop = stop_after(3), .resumes = true}),
       std::vector<int64_t>(3, 3));
   EXPECT_EQ(resumed.sequences.size(), 8U);
   // 7 are left: four steps of two ranks, the last one with a batch for one of them.
   EXPECT_EQ(
-      run(2, dataset, options, {.record = &resumed, .resumes = true}),
-      std::vector<int64_t>(2, 7));
+      run(2, dataset, options, {.record = &resumed, .resumes = true}), std::vector<int64_t>(2, 7));
   EXPECT_EQ(resumed.sequences, unbroken.sequences);
 }
 
