@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -41,6 +42,7 @@ __attribute__((
     section(".preinit_array"),
     used)) void (*const kChooseSpinCount)(int, char**, char**) = &choose_spin_count;
 
+constexpr int kExitData = 3;
 constexpr int kExitDevice = 5;
 constexpr int kExitBug = 70;
 
@@ -54,6 +56,13 @@ int main(int argc, char** argv) {
   } catch (const draftsmith::Error& error) {
     draftsmith::log_line(error.what());
     return error.exit_code();
+  } catch (const std::filesystem::filesystem_error& error) {  // a folder of others, a name too long
+    draftsmith::log_line(draftsmith::format_error(
+        {.what = "path",
+         .expected = "one that can be looked at",
+         .got = error.code().message(),
+         .where = error.path1().string()}));
+    return kExitData;
   } catch (const c10::OutOfMemoryError& error) {
     draftsmith::log_line(error.what_without_backtrace());
     return kExitDevice;

@@ -113,6 +113,12 @@ TEST_F(BadSettings, NameATextThatIsNotUtf8) {
   expect_refused(folder, train({"--train.name=a\xff"}), 2, {"train.name", "UTF-8"});
 }
 
+TEST_F(BadSettings, NameAPathThatNoFileSystemTakes) {
+  const std::string name(300, 'a');
+  const std::string setting = "--data.path=" + (folder / name).string();
+  expect_refused(folder, train({setting}), 3, {name, "File name too long"});
+}
+
 TEST_F(BadSettings, NameAnOutputThatExists) {
   const auto prompts = testing::write_prompts(folder, 2);
   expect_refused(
