@@ -2,6 +2,7 @@
 #include "draftsmith/base/fields.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
