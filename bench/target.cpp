@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A target's prefill against the time of its matrix products alone, its answers to many prompts at
-// once, and what extract adds to the forward; bfloat16. bench/target_transformers.py does the
-// first two with transformers.
+// once, and what extract adds to the forward; bfloat16, or float32 where that is the last word.
+// bench/target_transformers.py does the first two with transformers.
 //
 //   bench_target make DIR            writes the hybrid model of docs/performance.md, random weights
 //   bench_target run DIR 1x2048 ...  prefill of rows x tokens
@@ -101,9 +101,12 @@ std::function<void()> matrix_products(const model::Target& target, int64_t rows)
   };
 }
 
+std::string dtype = "bfloat16";
+
 model::Target load(const std::string& folder) {
   model::TargetSettings settings;
   settings.path = folder;
+  settings.dtype = dtype;
   return model::Target::load(settings);
 }
 
@@ -231,7 +234,11 @@ void run_shapes(const std::string& folder, const std::vector<std::string>& shape
 }  // namespace draftsmith::bench
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words.back() == "float32") {
+    draftsmith::bench::dtype = words.back();
+    words.pop_back();
+  }
   draftsmith::memory::install_host_allocator();
   if (words.size() == 2 && words[0] == "make") {
     draftsmith::bench::make_hybrid(words[1]);
@@ -243,7 +250,8 @@ int main(int argc, char** argv) {
     draftsmith::bench::run_extract(words[1], words.size() == 3 ? words[2] : "");
   } else {
     std::fputs(
-        "usage: bench_target make DIR | run DIR 1x2048 ... | generate DIR | extract DIR [DATA]\n",
+        "usage: bench_target make DIR | run DIR 1x2048 ... | generate DIR | extract DIR [DATA], "
+        "each [float32]\n",
         stderr);
     return 2;
   }

@@ -3,7 +3,7 @@
 """Prefill and greedy generation of a model folder by transformers on the CPU, for comparison with
 bench_target. Runs in an environment of its own: pip install torch==2.11.0 transformers==5.23.0.
 
-    target_transformers.py DIR 1x2048 4x512   prefill, bfloat16
+    target_transformers.py DIR 1x2048 4x512   prefill
     target_transformers.py DIR --generate 48  new tokens/s of that many prompts at once
 """
 
@@ -21,10 +21,11 @@ parser.add_argument("--generate", type=int, default=0)
 parser.add_argument("--tokens", type=int, default=64)
 parser.add_argument("--prompt", type=int, default=64, help="tokens of a prompt")
 parser.add_argument("--repeats", type=int, default=5)
+parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
 args = parser.parse_args()
 
 torch.manual_seed(0)
-model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=torch.bfloat16).eval()
+model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=getattr(torch, args.dtype)).eval()
 print(f"threads {torch.get_num_threads()}, attention {model.config._attn_implementation}")
 with torch.inference_mode():
     for shape in args.shapes:
