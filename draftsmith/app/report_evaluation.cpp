@@ -77,6 +77,7 @@ Json evaluation_as_json(const std::filesystem::path& file) {
          .got = sweep.type_name(),
          .where = json.where()});
   }
+  result["fastest"] = json.text("fastest");
   for (const Json& method : sweep)
     result["sweep"].push_back(method_as_json(JsonObject(method, json.where() + ", sweep")));
   return result;

@@ -44,6 +44,7 @@ TEST_F(Report, ShowsWhatAnEvaluationPrinted) {
   const Json evaluation = shown.at("evaluations")[0];
   EXPECT_EQ(evaluation.at("name"), "sweep");
   EXPECT_EQ(evaluation.at("sweep").size(), printed.at("sweep").size());
+  EXPECT_EQ(evaluation.at("fastest"), printed.at("fastest"));
   ASSERT_EQ(evaluation.at("methods").size(), 1U);
   const Json method = evaluation.at("methods")[0];
   EXPECT_EQ(method.at("method"), "chain");

@@ -88,7 +88,7 @@ def check_evaluations(program, folder, shots):
     dom = check_curves(alone, {"Accepted up to each slot": 3, "Tokens a round": 3,
                                "Tokens a second": 1, "Acceptance length": 1})
     assert "Evaluation report" in dom and dom.count('class="bar"') == 3, dom
-    assert "paired" in dom and "tree of 64" in dom, dom
+    assert "paired" in dom and "tree of 64" in dom and "the fastest was" in dom, dom
     both = folder / "both.html"
     run_program(program, "report", folder / "slow", *files, "--out", both)
     check_curves(both, {"Loss": 1, "Tokens a round": 3})
