@@ -15,7 +15,7 @@ struct TopK {
 /// from one pass over the logits (a GPU takes two). The result is on the host, where trees are
 /// made.
 ///
-/// Gradient: none. Memory: k to k + 1,024 candidates per thread.
+/// Gradient: none. Memory: up to 2 k + 1,024 candidates per thread.
 /// Errors: ShapeError unless 1 <= k <= V and the logits are bf16 or fp32.
 TopK top_k(
     const torch::Tensor& logits,  // [R, V] bf16|fp32, no NaN

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <functional>
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -26,64 +28,64 @@ constexpr int64_t kTile = 1024;
 /// How far a logit may lie above the reference that exponentials are taken against.
 constexpr float kHeadroom = 8;
 
+/// How far ahead of the arithmetic logits are fetched: the processor's own prefetching stops at the
+/// end of every page.
+constexpr int64_t kBytesAhead = 2048;
+
 /// exp(x) for x below 64, to some 2^-22 where it is not small; what is below -87 counts as that.
 template <class D>
 HWY_INLINE hn::Vec<D> fast_exp(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;
-  const auto y = hn::Mul(hn::Max(x, hn::Set(d, -87.0F)), hn::Set(d, 1.44269504F));
-  const auto whole = hn::NearestInt(y);
-  const auto f = hn::Sub(y, hn::ConvertTo(d, whole));  // 2^f by its series
-  auto power = hn::Set(d, 1.5403530e-4F);
-  for (const float term :
-       {1.3333558e-3F, 9.6181291e-3F, 5.5504109e-2F, 2.4022651e-1F, 6.9314718e-1F, 1.0F})
+  const auto bounded = hn::Max(x, hn::Set(d, -87.0F));
+  const auto log2_e = hn::Set(d, 1.44269504F);
+  // Added to this number, a float is rounded to an integer, which is then in its last bits.
+  const auto rounder = hn::Set(d, 12582912.0F);
+  const auto rounded = hn::MulAdd(bounded, log2_e, rounder);
+  const auto f = hn::MulSub(bounded, log2_e, hn::Sub(rounded, rounder));
+  // 2^f by the polynomial of least relative error in -0.5 .. 0.5, which is 7.5e-8.
+  auto power = hn::Set(d, 1.3276471e-3F);
+  for (const float term : {9.6755410e-3F, 5.5507131e-2F, 2.4022120e-1F, 6.9314694e-1F, 1.0000001F})
     power = hn::MulAdd(power, f, hn::Set(d, term));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, power), hn::ShiftLeft<23>(whole)));
+  return hn::BitCast(
+      d, hn::Add(hn::BitCast(di, power), hn::ShiftLeft<23>(hn::BitCast(di, rounded))));
 }
 
-/// A logit and its id as one number: the greater number is the better candidate, so that one
-/// comparison also settles ties. Of equal logits the smaller id is better.
-inline uint64_t pack_candidate(float logit, int32_t id) {
-  uint32_t bits;
-  logit += 0.0F;  // -0 equals 0
-  hwy::CopyBytes<sizeof(bits)>(&logit, &bits);
-  bits = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return static_cast<uint64_t>(bits) << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(id));
+/// Floats as integers of the same order, and back.
+inline int64_t order_of(float value) {
+  int32_t bits;
+  hwy::CopyBytes<sizeof(bits)>(&value, &bits);
+  return bits < 0 ? bits ^ 0x7FFFFFFF : bits;
 }
-inline int64_t candidate_id(uint64_t candidate) {
-  return static_cast<int64_t>(0xFFFFFFFFu - static_cast<uint32_t>(candidate));
-}
-inline float candidate_logit(uint64_t candidate) {
-  auto bits = static_cast<uint32_t>(candidate >> 32);
-  bits = (bits & 0x80000000u) != 0 ? bits & 0x7FFFFFFFu : ~bits;
-  float logit;
-  hwy::CopyBytes<sizeof(logit)>(&bits, &logit);
-  return logit;
+inline float float_at(int64_t order) {
+  const auto place = static_cast<int32_t>(order);
+  const int32_t bits = place < 0 ? place ^ 0x7FFFFFFF : place;
+  float value;
+  hwy::CopyBytes<sizeof(value)>(&bits, &value);
+  return value;
 }
 
 /// The best k of the logits offered so far. What cannot be among them is turned away by one
-/// comparison; the rest is sorted out whenever k have come in again.
+/// comparison; the rest is sorted out whenever k more have come in.
 class Candidates {
  public:
   explicit Candidates(int64_t k) : k_(static_cast<size_t>(k)) {
-    const size_t room = k_ + kTile + HWY_MAX_BYTES / sizeof(float);
+    const size_t room = 2 * k_ + kTile + HWY_MAX_BYTES / sizeof(float);
     logits_.resize(room);
     ids_.resize(room);
-    best_.reserve(k_ + room);
   }
 
-  /// Only greater logits are worth offering: ids ascend, and ties go to the smaller one.
-  float threshold() const { return threshold_; }
-  bool is_full() const { return is_full_; }
+  /// The lowest logit worth offering: all at first, later what beats the worst of the best. (Ids
+  /// ascend, and ties go to the smaller one.)
+  float lowest_wanted() const { return lowest_wanted_; }
 
   void offer(float logit, int64_t id) {
     logits_[size_] = logit;
     ids_[size_++] = static_cast<int32_t>(id);
   }
-  /// The logits of `mask`, whose ids count up from `first_id`.
+  /// The logits of `mask`.
   template <class D, class Mask>
-  HWY_INLINE void offer(D d, Mask mask, hn::Vec<D> logits, int64_t first_id) {
+  HWY_INLINE void offer(D d, Mask mask, hn::Vec<D> logits, hn::Vec<hn::RebindToSigned<D>> ids) {
     const hn::RebindToSigned<D> di;
-    const auto ids = hn::Iota(di, static_cast<int32_t>(first_id));
     // Not CompressStore: on AMD's cores a masked compression into memory takes a hundred cycles.
     hn::StoreU(hn::Compress(ids, hn::RebindMask(di, mask)), di, ids_.data() + size_);
     hn::StoreU(hn::Compress(logits, mask), d, logits_.data() + size_);
@@ -92,37 +94,82 @@ class Candidates {
 
   /// To be called after every tile.
   void sort_out() {
-    if (best_.size() + size_ < k_ || (is_full_ && size_ < k_)) return;
+    if (size_ < k_ || (is_full_ && size_ < 2 * k_)) return;
     keep_best();
-    threshold_ = candidate_logit(best_.back());
+    lowest_wanted_ = std::nextafter(bound_, std::numeric_limits<float>::infinity());
     is_full_ = true;
   }
 
-  /// Best first.
-  const std::vector<uint64_t>& finish() {
+  /// Calls take(rank, logit, id), best first.
+  template <class Take>
+  void finish(const Take& take) {
     keep_best();
-    std::sort(best_.begin(), best_.end(), std::greater<>());
-    return best_;
+    std::vector<size_t> order(k_);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t left, size_t right) {
+      if (logits_[left] != logits_[right]) return logits_[left] > logits_[right];
+      return left < right;  // the smaller id
+    });
+    for (size_t rank = 0; rank < k_; ++rank)
+      take(static_cast<int64_t>(rank), logits_[order[rank]], int64_t{ids_[order[rank]]});
   }
 
  private:
-  /// Leaves the best k, the worst of them last.
+  /// Leaves the best k, in the order in which they came: that of their ids.
   void keep_best() {
+    const float bound = bound_ = find_bound();
+    size_t num_ties = k_;  // that have a place
     for (size_t i = 0; i < size_; ++i)
-      best_.push_back(pack_candidate(logits_[i], ids_[i]));
-    size_ = 0;
-    std::nth_element(
-        best_.begin(), best_.begin() + static_cast<std::ptrdiff_t>(k_ - 1), best_.end(),
-        std::greater<>());
-    best_.resize(k_);
+      num_ties -= logits_[i] > bound ? 1 : 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < size_; ++i) {
+      const float logit = logits_[i];
+      const bool is_tie = logit == bound && num_ties > 0;
+      num_ties -= is_tie ? 1 : 0;
+      logits_[kept] = logit;
+      ids_[kept] = ids_[i];
+      kept += is_tie || logit > bound ? 1 : 0;
+    }
+    size_ = kept;
+  }
+
+  /// A logit b so that at least k are >= b and fewer, or none but the best k, are > b: found by
+  /// bisection, which has no branches to mispredict.
+  float find_bound() {
+    const hn::ScalableTag<float> d;
+    hn::StoreU(
+        hn::Set(d, -std::numeric_limits<float>::infinity()), d, logits_.data() + size_);  // as end
+    auto maxima = hn::LoadU(d, logits_.data());
+    for (size_t i = 0; i < size_; i += hn::Lanes(d))
+      maxima = hn::Max(maxima, hn::LoadU(d, logits_.data() + i));
+    int64_t low = order_of(bound_);  // the best k of last time are still there
+    int64_t high = order_of(hn::GetLane(hn::MaxOfLanes(d, maxima)));
+    while (low < high) {
+      const int64_t middle = low + (high - low + 1) / 2;
+      const size_t count = count_from(float_at(middle));
+      if (count >= k_) low = middle;
+      if (count == k_) break;
+      if (count < k_) high = middle - 1;
+    }
+    return float_at(low);
+  }
+
+  /// How many candidates are >= `bound`, which is above -inf.
+  size_t count_from(float bound) const {
+    const hn::ScalableTag<float> d;
+    const auto bounds = hn::Set(d, bound);
+    size_t count = 0;
+    for (size_t i = 0; i < size_; i += hn::Lanes(d))
+      count += hn::CountTrue(d, hn::Ge(hn::LoadU(d, logits_.data() + i), bounds));
+    return count;
   }
 
   size_t k_;
-  std::vector<uint64_t> best_;
-  std::vector<float> logits_;  // that have come in since, with their ids
+  std::vector<float> logits_;
   std::vector<int32_t> ids_;
   size_t size_ = 0;
-  float threshold_ = 0;
+  float bound_ = -std::numeric_limits<float>::infinity();  // at least k are not below it
+  float lowest_wanted_ = bound_;
   bool is_full_ = false;
 };
 
@@ -138,20 +185,21 @@ scan_tile(const T* x, int64_t first_id, int64_t count, float reference, Candidat
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t end = count / lanes * lanes;
-  const bool takes_all = !candidates.is_full();
-  const float threshold = candidates.threshold();
-  const auto thresholds = hn::Set(d, threshold);
-  const auto forced = hn::Eq(hn::Set(d, takes_all ? 0.0F : 1.0F), hn::Zero(d));
+  const float lowest = candidates.lowest_wanted();
+  const hn::RebindToSigned<decltype(d)> di;
+  const auto first_ids = hn::Iota(di, static_cast<int32_t>(first_id));
   const auto references = hn::Set(d, reference);
   auto sums = hn::Zero(d);
   auto maxima = hn::Set(d, std::numeric_limits<float>::lowest());
   for (int64_t i = 0; i < end; i += lanes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(x + i) + kBytesAhead);
     const auto logits = load_wide(d, x + i);
     maxima = hn::Max(maxima, logits);
     sums = hn::Add(sums, fast_exp(d, hn::Sub(logits, references)));
     if constexpr (kOffers) {
-      const auto mask = hn::Or(hn::Gt(logits, thresholds), forced);
-      if (!hn::AllFalse(d, mask)) candidates.offer(d, mask, logits, first_id + i);
+      const auto mask = hn::Ge(logits, hn::Set(d, lowest));
+      if (!hn::AllFalse(d, mask))
+        candidates.offer(d, mask, logits, hn::Add(first_ids, hn::Set(di, static_cast<int32_t>(i))));
     }
   }
   TileSums tile{hn::GetLane(hn::SumOfLanes(d, sums)), hn::GetLane(hn::MaxOfLanes(d, maxima))};
@@ -159,7 +207,7 @@ scan_tile(const T* x, int64_t first_id, int64_t count, float reference, Candidat
     const float logit = load_scalar(x + i);
     tile.max = std::max(tile.max, logit);
     tile.sum += std::exp(logit - reference);
-    if (kOffers && (takes_all || logit > threshold)) candidates.offer(logit, first_id + i);
+    if (kOffers && logit >= lowest) candidates.offer(logit, first_id + i);
   }
   return tile;
 }
@@ -183,13 +231,11 @@ void top_k_row(const TopKParams& params, int64_t row) {
     candidates.sort_out();
   }
   const double log_sum = static_cast<double>(reference) + std::log(sum);
-  const auto& best = candidates.finish();
-  for (int64_t i = 0; i < params.k; ++i) {
-    const uint64_t candidate = best[static_cast<size_t>(i)];
-    params.ids[row * params.k + i] = candidate_id(candidate);
-    params.log_probs[row * params.k + i] =
-        static_cast<float>(static_cast<double>(candidate_logit(candidate)) - log_sum);
-  }
+  candidates.finish([&](int64_t rank, float logit, int64_t id) {
+    params.ids[row * params.k + rank] = id;
+    params.log_probs[row * params.k + rank] =
+        static_cast<float>(static_cast<double>(logit) - log_sum);
+  });
 }
 
 void run_top_k_row(const TopKParams& params, int64_t row) {
