@@ -79,7 +79,7 @@ class Target {
   /// `commit` a path afterwards; its capacity must hold lengths[b] + T tokens.
   ///
   /// Attention, convolution and delta rule give a node the bits that decoding its path token by
-  /// token gives; so do matrix products of up to ops::kFewRows rows (B T).
+  /// token gives; so do matrix products of few rows (B T), see ops::linear.
   TargetStates verify(
       const std::vector<TokenTree>& trees,  // [B]
       const std::vector<int64_t>& layer_ids,

@@ -13,11 +13,8 @@ namespace {
 
 const char* describe_half_products() {
   if (has_tiles()) return " on the tile unit (AMX)";
-#if defined(__x86_64__)
-  if (!__builtin_cpu_supports("avx512bf16"))
-    return " (no instructions for bfloat16 here: float32 is several times faster)";
-#endif
-  return "";
+  if (has_half_products()) return "";
+  return " (no instructions for bfloat16 here: float32 is several times faster)";
 }
 
 }  // namespace
@@ -39,7 +36,7 @@ std::vector<std::string> describe_operations(
   std::vector<std::string> lines = {
       fmt::format(
           "matrix products: libtorch{}, own kernel up to {} rows",
-          is_half ? describe_half_products() : "", kFewRows),
+          is_half ? describe_half_products() : "", most_few_rows(dtype)),
       "attention: libtorch over whole rows, own kernel over a cache",
       fmt::format("norms, rotary, SwiGLU, short convolution: own kernels ({})", vectors)};
   if (head_dims.empty()) return lines;

@@ -6,21 +6,26 @@
 #include "draftsmith/ops/storage.h"
 
 namespace draftsmith::ops {
-namespace {
 
-/// In float32 the library is no faster up to here, and a draft tree of 32 nodes keeps the bits of
-/// plain decoding. (In bfloat16 its products of many rows run on other units.)
-constexpr int64_t kFewFloatRows = 40;
+bool has_half_products() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return true;
+#endif
+}
 
-}  // namespace
+int64_t most_few_rows(torch::ScalarType dtype) {
+  if (dtype == torch::kFloat) return 65;
+  return dtype == torch::kBFloat16 && !has_half_products() ? 65 : 16;
+}
 
 torch::Tensor
 linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
   const int64_t in = x.size(-1);
   const int64_t rows = in == 0 ? 0 : x.numel() / in;
-  const int64_t most = x.scalar_type() == torch::kFloat ? kFewFloatRows : kFewRows;
-  const bool is_few = rows >= 1 && rows <= most && x.device().is_cpu() && weight.is_contiguous() &&
-                      !needs_gradient({x, weight});
+  const bool is_few = rows >= 1 && rows <= most_few_rows(x.scalar_type()) && x.device().is_cpu() &&
+                      weight.is_contiguous() && !needs_gradient({x, weight});
   if (!is_few || bias.defined()) return at::linear(x, weight, bias);
   check_shape(weight, {weight.size(0), in}, "linear weight");
   check_same_kind(weight, x, "linear weight", "x");

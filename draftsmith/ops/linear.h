@@ -7,10 +7,10 @@ namespace draftsmith::ops {
 
 /// x weight^T + bias.
 ///
-/// Up to kFewRows rows without gradients, as in decoding, run in a kernel that reads each weight
-/// once at the speed of memory, sums in float32 (float64 for float64), and gives a row the same
-/// bits whatever other rows stand beside it: one token at a time and a block of tokens then decode
-/// to the same output. Everything else is libtorch's matrix product.
+/// Up to `most_few_rows` rows without gradients, as in decoding, run in a kernel that reads each
+/// weight once at the speed of memory, sums in float32 (float64 for float64), and gives a row the
+/// same bits whatever other rows stand beside it: one token at a time and a block of tokens then
+/// decode to the same output. Everything else is libtorch's matrix product.
 ///
 /// Gradient: to x, weight and bias.
 torch::Tensor linear(             // [.., out]
@@ -18,6 +18,12 @@ torch::Tensor linear(             // [.., out]
     const torch::Tensor& weight,  // [out, in] as x
     const torch::Tensor& bias);   // [out] as x, or undefined
 
-inline constexpr int64_t kFewRows = 16;
+/// Whether this processor has instructions that multiply bfloat16. Without them the library's
+/// products are several times slower than in float32.
+bool has_half_products();
+
+/// In float32 the library is no faster up to here, and a draft tree of 64 nodes keeps the bits of
+/// plain decoding. In bfloat16 its products of many rows run on other units, if there are any.
+int64_t most_few_rows(torch::ScalarType dtype);
 
 }  // namespace draftsmith::ops
