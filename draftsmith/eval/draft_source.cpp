@@ -38,7 +38,7 @@ void DrafterSource::start(int64_t num_rows, int64_t capacity) {
   cache_ = drafter_.make_cache(num_rows, capacity);
 }
 
-torch::Tensor DrafterSource::draft_logits(const std::vector<Anchor>& anchors) const {
+torch::Tensor DrafterSource::draft_logits(const std::vector<Anchor>& anchors) {
   const int64_t K = drafter_.config().block_size;
   const auto B = static_cast<int64_t>(anchors.size());
   auto blocks = torch::full({B, K}, drafter_.config().mask_token_id, torch::kLong);

@@ -93,7 +93,7 @@ class DrafterSource : public DraftSource {
   void select_rows(const std::vector<int64_t>& index) override { cache_->select_rows(index); }
 
  private:
-  torch::Tensor draft_logits(const std::vector<Anchor>& anchors) const;          // [B, K-1, V]
+  torch::Tensor draft_logits(const std::vector<Anchor>& anchors);                // [B, K-1, V]
   Proposal draw_chain(const torch::Tensor& logits, const Anchor& anchor) const;  // [K-1, V]
 
   const model::Target& target_;

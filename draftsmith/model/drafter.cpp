@@ -15,6 +15,7 @@
 #include "draftsmith/formats/drafter_layouts.h"
 #include "draftsmith/model/settings.h"
 #include "draftsmith/ops/block_attention.h"
+#include "draftsmith/ops/cached_attention.h"
 #include "draftsmith/ops/checks.h"
 #include "draftsmith/ops/rms_norm.h"
 
@@ -74,19 +75,18 @@ ops::BlockVisibility Drafter::visibility(size_t layer) const {
       config_.is_causal_block(static_cast<int64_t>(layer))};
 }
 
+template <class Attend>
 torch::Tensor Drafter::run_layer(
     size_t index,
     const torch::Tensor& hidden,
-    const ContextKeys& context,
-    const Places& places,
-    ops::AttentionMethod attention) const {
+    const ops::RotaryAngles& block_angles,
+    const Attend& attend) const {
   const DecoderLayer& layer = layers_[index];
   const auto normed = ops::rms_norm(hidden, layer.input_norm, layer.eps);
-  const auto attended = ops::block_attention(
-      {layer.make_queries(normed, places.block_angles), context.keys, context.values,
-       layer.make_keys(normed, places.block_angles), layer.make_values(normed)},
-      places.layout, visibility(index), attention);
-  return layer.finish(hidden, attended);
+  return layer.finish(
+      hidden, attend(
+                  layer.make_queries(normed, block_angles), layer.make_keys(normed, block_angles),
+                  layer.make_values(normed)));
 }
 
 torch::Tensor Drafter::run_training_layer(
@@ -95,10 +95,15 @@ torch::Tensor Drafter::run_training_layer(
     const torch::Tensor& context,
     const Places& places,
     ops::AttentionMethod attention) const {
-  const ContextKeys keys{
-      layers_[index].make_keys(context, places.context_angles),
-      layers_[index].make_values(context)};
-  return run_layer(index, hidden, keys, places, attention);
+  return run_layer(
+      index, hidden, places.block_angles,
+      [&](const auto& queries, const auto& keys, const auto& values) {
+        const DecoderLayer& layer = layers_[index];
+        return ops::block_attention(
+            {queries, layer.make_keys(context, places.context_angles), layer.make_values(context),
+             keys, values},
+            places.layout, visibility(index), attention);
+      });
 }
 
 /// A layer that keeps its inputs, and runs again in backward.
@@ -200,8 +205,8 @@ torch::Tensor Drafter::forward(
 
 KvCache Drafter::make_cache(int64_t num_rows, int64_t capacity) const {
   return KvCache(
-      config_.num_layers, num_rows, capacity, config_.num_kv_heads, config_.head_dim,
-      fc_.weight.options());
+      config_.num_layers, num_rows, capacity + config_.block_size, config_.num_kv_heads,
+      config_.head_dim, fc_.weight.options());
 }
 
 void Drafter::append_context(
@@ -220,24 +225,19 @@ void Drafter::append_context(
   cache.advance(row_tokens.empty() ? std::vector<int64_t>(static_cast<size_t>(B), T) : row_tokens);
 }
 
-torch::Tensor Drafter::draft(const torch::Tensor& embedded, const KvCache& cache) const {
+torch::Tensor Drafter::draft(const torch::Tensor& embedded, KvCache& cache) const {
   const at::NoGradGuard no_grad;
-  const auto [B, K, D] = ops::dims<3>(embedded, "embedded");
-  const auto& lengths = cache.lengths();
-  DS_CHECK(static_cast<int64_t>(lengths.size()) == B);
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  // What lies beyond a row's own length is at or after its anchor, which no slot sees.
-  const Places places{
-      {torch::tensor(lengths, torch::kLong).unsqueeze(1), torch::ones({B, 1}, torch::kBool),
-       torch::zeros({B, 1}, torch::kLong), K},
-      {},
-      rope_.angles(cache.next_positions(K), dtype())};
+  const int64_t K = ops::dims<3>(embedded, "embedded")[1];
+  const auto angles = rope_.angles(cache.next_positions(K), dtype());
   auto hidden = embedded;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const auto index = static_cast<int64_t>(i);
-    const ContextKeys keys{
-        cache.keys(index).narrow(1, 0, longest), cache.values(index).narrow(1, 0, longest)};
-    hidden = run_layer(i, hidden, keys, places, ops::AttentionMethod::kBlock);
+    hidden = run_layer(
+        i, hidden, angles, [&](const auto& queries, const auto& keys, const auto& values) {
+          const auto layer = static_cast<int64_t>(i);
+          cache.write(layer, keys, values);
+          return ops::cached_block_attention(
+              queries, cache.keys(layer), cache.values(layer), cache.lengths(), visibility(i));
+        });
   }
   return ops::rms_norm(hidden, norm_, config_.rms_norm_eps);
 }

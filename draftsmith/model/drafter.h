@@ -53,10 +53,12 @@ class Drafter {
       const std::vector<int64_t>& row_tokens = {}) const;
 
   /// Decoding: states of one block per row, whose anchor is the position after the row's context.
+  /// The block's own keys stand beyond the context, where the next tokens overwrite them.
   torch::Tensor draft(                // [B, K, D]
       const torch::Tensor& embedded,  // [B, K, D]
-      const KvCache& cache) const;
+      KvCache& cache) const;
 
+  /// For `capacity` tokens of context a row, and a block after them.
   KvCache make_cache(int64_t num_rows, int64_t capacity) const;
 
   const formats::DrafterConfig& config() const { return config_; }
@@ -72,10 +74,6 @@ class Drafter {
   int64_t num_parameters() const;
 
  private:
-  /// Context keys and values of one layer: [B, S, G, E] each.
-  struct ContextKeys {
-    torch::Tensor keys, values;
-  };
   /// Where the blocks of a batch stand, and the angles of context and slots.
   struct Places {
     ops::BlockLayout layout;
@@ -84,12 +82,13 @@ class Drafter {
   friend struct RecomputedLayer;
 
   torch::Tensor project_features(const torch::Tensor& features) const;  // [B, S, F] -> [B, S, D]
+  /// attend(queries, keys, values) of the block's slots gives [B, N K, H, E].
+  template <class Attend>
   torch::Tensor run_layer(
       size_t index,
       const torch::Tensor& hidden,
-      const ContextKeys& context,
-      const Places& places,
-      ops::AttentionMethod attention) const;
+      const ops::RotaryAngles& block_angles,
+      const Attend& attend) const;
   /// A layer of the training forward, from the projected features `context` [B, S, D].
   torch::Tensor run_training_layer(
       size_t index,

@@ -8,12 +8,21 @@
 
 namespace draftsmith::ops {
 
-torch::Tensor cached_attention(
+namespace {
+
+/// What the new tokens see.
+struct Visible {
+  const uint8_t* ancestors = nullptr;
+  bool is_block = false;
+  int64_t window = 0;
+};
+
+torch::Tensor attend(
     const torch::Tensor& query,
     const torch::Tensor& key,
     const torch::Tensor& value,
     const std::vector<int64_t>& lengths,
-    const TreeLayout* tree) {
+    const Visible& visible) {
   const auto [B, T, H, E] = dims<4>(query, "query");
   const int64_t capacity = key.size(1);
   const int64_t G = key.size(2);
@@ -24,7 +33,6 @@ torch::Tensor cached_attention(
   DS_CHECK(static_cast<int64_t>(lengths.size()) == B);
   for (const int64_t length : lengths)
     DS_CHECK(length >= 0 && length + T <= capacity);
-  DS_CHECK(tree == nullptr || (tree->B == B && tree->T == T));
   const auto dense = query.contiguous();
   auto out = torch::empty_like(dense);
   compute_cached_attention(
@@ -40,8 +48,34 @@ torch::Tensor cached_attention(
        .E = E,
        .capacity = capacity,
        .out = out.data_ptr(),
-       .ancestors = tree == nullptr ? nullptr : tree->ancestors.data()});
+       .ancestors = visible.ancestors,
+       .is_block = visible.is_block,
+       .window = visible.window});
   return out;
+}
+
+}  // namespace
+
+torch::Tensor cached_attention(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const std::vector<int64_t>& lengths,
+    const TreeLayout* tree) {
+  if (tree == nullptr) return attend(query, key, value, lengths, {});
+  DS_CHECK(tree->B == query.size(0) && tree->T == query.size(1));
+  return attend(query, key, value, lengths, {.ancestors = tree->ancestors.data()});
+}
+
+torch::Tensor cached_block_attention(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const std::vector<int64_t>& lengths,
+    const BlockVisibility& visibility) {
+  return attend(
+      query, key, value, lengths,
+      {.is_block = !visibility.is_causal_block, .window = visibility.window});
 }
 
 }  // namespace draftsmith::ops

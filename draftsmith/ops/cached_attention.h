@@ -5,6 +5,7 @@
 
 #include <torch/types.h>
 
+#include "draftsmith/ops/block_attention.h"
 #include "draftsmith/ops/tree_layout.h"
 
 namespace draftsmith::ops {
@@ -17,11 +18,20 @@ namespace draftsmith::ops {
 /// bits that it would get if its path were decoded alone.
 ///
 /// Gradient: none. Memory: scores of one query per thread.
-torch::Tensor cached_attention(            // [B, T, H, E]
-    const torch::Tensor& query,            // [B, T, H, E]
-    const torch::Tensor& key,              // [B, capacity, G, E] as query, dense
-    const torch::Tensor& value,            // [B, capacity, G, E]
-    const std::vector<int64_t>& lengths,   // [B] cached tokens before the new ones
-    const TreeLayout* tree = nullptr);     // of the T new tokens; null: one after another
+torch::Tensor cached_attention(           // [B, T, H, E]
+    const torch::Tensor& query,           // [B, T, H, E]
+    const torch::Tensor& key,             // [B, capacity, G, E] as query, dense
+    const torch::Tensor& value,           // [B, capacity, G, E]
+    const std::vector<int64_t>& lengths,  // [B] cached tokens before the new ones
+    const TreeLayout* tree = nullptr);    // of the T new tokens; null: one after another
+
+/// The same for a draft block of T slots after each row's context: what `block_attention` gives for
+/// an anchor at lengths[b], except that nothing is copied together first.
+torch::Tensor cached_block_attention(     // [B, T, H, E]
+    const torch::Tensor& query,           // [B, T, H, E]
+    const torch::Tensor& key,             // [B, capacity, G, E] as query, dense
+    const torch::Tensor& value,           // [B, capacity, G, E]
+    const std::vector<int64_t>& lengths,  // [B] tokens of context before the block
+    const BlockVisibility& visibility);
 
 }  // namespace draftsmith::ops

@@ -92,6 +92,8 @@ struct CachedAttentionParams {
   void* out;  // [B, T, H, E]
 
   const uint8_t* ancestors = nullptr;  // [B, T, T] 1 where query t sees new token j; null: j <= t
+  bool is_block = false;  // without ancestors: a query sees all new tokens
+  int64_t window = 0;     // query t sees cached token j if lengths[b] + t - j < window; 0 = all
 };
 
 void compute_cached_attention(const CachedAttentionParams& params);

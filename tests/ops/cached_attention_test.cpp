@@ -121,6 +121,33 @@ TEST(CachedAttention, GivesATreesNodeTheBitsOfItsPath) {
   }
 }
 
+TEST(CachedAttention, GivesADraftBlockWhatBlockAttentionGives) {
+  constexpr int64_t T = 4;
+  const auto c = make_case(T, torch::kDouble);
+  for (const BlockVisibility& visibility :
+       {BlockVisibility{0, false}, BlockVisibility{0, true}, BlockVisibility{11, false},
+        BlockVisibility{3, false}, BlockVisibility{11, true}}) {
+    const auto out = cached_block_attention(c.query, c.key, c.value, c.lengths, visibility);
+    for (int64_t b = 0; b < 3; ++b) {
+      const int64_t length = c.lengths[static_cast<size_t>(b)];
+      const auto context = [&](const torch::Tensor& x) {
+        return x.narrow(0, b, 1).narrow(1, 0, length);
+      };
+      const auto block = [&](const torch::Tensor& x) {
+        return x.narrow(0, b, 1).narrow(1, length, T);
+      };
+      const BlockLayout layout{
+          torch::full({1, 1}, length, torch::kLong), torch::ones({1, 1}, torch::kBool),
+          torch::zeros({1, 1}, torch::kLong), T};
+      const auto expected = block_attention(
+          {c.query.narrow(0, b, 1), context(c.key), context(c.value), block(c.key), block(c.value)},
+          layout, visibility, AttentionMethod::kDense);
+      EXPECT_LE(testing::max_difference(out.narrow(0, b, 1), expected), 1e-13)
+          << b << " " << visibility.window << " " << visibility.is_causal_block;
+    }
+  }
+}
+
 TEST(CachedAttention, RefusesKeysOfAnotherShape) {
   const auto c = make_case(1, torch::kFloat);
   EXPECT_THROW(cached_attention(c.query, c.key, c.value.narrow(1, 0, 39), c.lengths), ShapeError);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -103,13 +104,17 @@ HWY_INLINE void sum_values(
 }
 
 /// The rows of row b's cache that its new token t sees, in the order of their positions: the
-/// cached ones, then those of its ancestors and its own. A path lies as if it were decoded alone.
+/// cached ones, then those of its ancestors and its own, or of its block. A path lies as if it were
+/// decoded alone.
 inline std::vector<int64_t>
 list_visible(const CachedAttentionParams& params, int64_t b, int64_t t) {
   const int64_t cached = params.lengths[b];
-  std::vector<int64_t> rows(static_cast<size_t>(cached));
-  std::iota(rows.begin(), rows.end(), int64_t{0});
-  for (int64_t j = 0; j <= t; ++j)
+  const int64_t first =
+      params.window > 0 ? std::clamp<int64_t>(cached + t - params.window + 1, 0, cached) : 0;
+  std::vector<int64_t> rows(static_cast<size_t>(cached - first));
+  std::iota(rows.begin(), rows.end(), first);
+  const int64_t end = params.is_block ? params.T : t + 1;
+  for (int64_t j = 0; j < end; ++j)
     if (params.ancestors == nullptr || params.ancestors[(b * params.T + t) * params.T + j] != 0)
       rows.push_back(cached + j);
   return rows;
@@ -182,7 +187,7 @@ void compute_cached_attention(const CachedAttentionParams& params) {
   at::parallel_for(0, params.B * tasks_per_row, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
       HWY_DYNAMIC_DISPATCH(run_attend)
-      (params, i / tasks_per_row, i / params.G % params.T, i % params.G);
+    (params, i / tasks_per_row, i / params.G % params.T, i % params.G);
   });
 }
 
