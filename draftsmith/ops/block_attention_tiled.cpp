@@ -7,6 +7,7 @@
 
 #include "draftsmith/ops/block_methods.h"
 #include "draftsmith/ops/kernels.h"
+#include "draftsmith/ops/product.h"
 #include "draftsmith/ops/storage.h"
 
 namespace draftsmith::ops {
@@ -152,7 +153,7 @@ Tensor attend(const BlockAttentionInputs& in, const Problem& p, const Tensor& lo
       const TileView view(p, tile);
       const auto ranges = p.list_ranges(b, tile);
       auto scores = view.cells(scratch.first);
-      at::mm_out(
+      product_out(
           scores, head.query.narrow(0, view.row_begin, view.rows),
           view.take(head.key, scratch.key).t());
       compute_block_softmax(
@@ -167,7 +168,7 @@ Tensor attend(const BlockAttentionInputs& in, const Problem& p, const Tensor& lo
       out[b]
           .narrow(0, tile.first * p.K, view.own)
           .narrow(1, g * p.repeat, p.repeat)
-          .copy_(torch::mm(scores, view.take(head.value, scratch.value))
+          .copy_(product(scores, view.take(head.value, scratch.value))
                      .view({view.own, p.repeat, p.E}));
     }
   });
@@ -213,8 +214,8 @@ BlockAttentionInputs attend_backward(
       const auto key = view.take(head.key, scratch.key);
       auto weights = view.cells(scratch.first);
       auto score_gradient = view.cells(scratch.second);
-      at::mm_out(weights, query, key.t());
-      at::mm_out(score_gradient, upstream, view.take(head.value, scratch.value).t());
+      product_out(weights, query, key.t());
+      product_out(score_gradient, upstream, view.take(head.value, scratch.value).t());
       compute_block_softmax_gradient(
           {.rows =
                {.storage = storage_of(weights),
@@ -226,12 +227,12 @@ BlockAttentionInputs attend_backward(
            .log_sum = sums + view.row_begin,
            .delta = delta.const_data_ptr<double>() + view.row_begin,
            .gradient = score_gradient.data_ptr()});
-      view.add(torch::mm(weights.t(), upstream), value_gradient);
-      view.add(torch::mm(score_gradient.t(), query), key_gradient);
+      view.add(product(weights.t(), upstream), value_gradient);
+      view.add(product(score_gradient.t(), query), key_gradient);
       gradients.query[b]
           .narrow(0, tile.first * p.K, view.own)
           .narrow(1, g * p.repeat, p.repeat)
-          .copy_(torch::mm(score_gradient, key).view({view.own, p.repeat, p.E}));
+          .copy_(product(score_gradient, key).view({view.own, p.repeat, p.E}));
     }
     gradients.context_key[b].select(1, g).copy_(key_gradient.narrow(0, 0, p.S));
     gradients.context_value[b].select(1, g).copy_(value_gradient.narrow(0, 0, p.S));

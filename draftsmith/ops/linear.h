@@ -10,7 +10,8 @@ namespace draftsmith::ops {
 /// Up to `most_few_rows` rows without gradients, as in decoding, run in a kernel that reads each
 /// weight once at the speed of memory, sums in float32 (float64 for float64), and gives a row the
 /// same bits whatever other rows stand beside it: one token at a time and a block of tokens then
-/// decode to the same output. Everything else is libtorch's matrix product.
+/// decode to the same output. Everything else is libtorch's matrix product, bfloat16 on the host
+/// in parts (ops/product.h).
 ///
 /// Gradient: to x, weight and bias.
 torch::Tensor linear(             // [.., out]

@@ -13,6 +13,7 @@
 #include "draftsmith/ops/cuda/kernels.h"
 #include "draftsmith/ops/head_chunk.h"
 #include "draftsmith/ops/loss_rows.h"
+#include "draftsmith/ops/product.h"
 #include "draftsmith/ops/row_stream.h"
 
 namespace draftsmith::ops {
@@ -167,12 +168,8 @@ RunningChunk start_chunk(
     run.states = torch::cat({run.teacher, difference});
   }
   // One GEMM for the teacher's logits t and the student's z - t.
-  auto logits = buffer.narrow(0, 0, distinct + count);
-  if (run.shifts.defined()) {
-    at::addmm_out(logits, run.shifts.expand_as(logits), run.states, lm_head.t());
-  } else {
-    at::mm_out(logits, run.states, lm_head.t());
-  }
+  const auto logits = buffer.narrow(0, 0, distinct + count);
+  product_out(logits, run.states, lm_head.t(), run.shifts);
   return run;
 }
 
@@ -216,8 +213,8 @@ Tensor run_chunks(
   const auto finish = [&](size_t i) {
     row_stream.wait_for(i);
     if (needs_gradient) {
-      auto out = dhidden.narrow(0, chunks[i].begin, chunks[i].end - chunks[i].begin);
-      at::mm_out(out, runs[i].chunk.logits, lm_head);
+      const auto out = dhidden.narrow(0, chunks[i].begin, chunks[i].end - chunks[i].begin);
+      product_out(out, runs[i].chunk.logits, lm_head);
     }
     runs[i] = {};
   };

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
+
+#include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/error.h"
 
@@ -77,6 +80,32 @@ TEST(Linear, HasGradientsForFewRows) {
   const auto x = make({2, 8}, 3, torch::kDouble).set_requires_grad(true);
   const auto weight = make({5, 8}, 7, torch::kDouble);
   EXPECT_TRUE(ops::linear(x, weight, torch::Tensor()).requires_grad());
+}
+
+TEST(Linear, HasTheGradientsOfItsSumsInBfloat16) {
+  const auto x = make({2, 30, 24}, 3, torch::kBFloat16).set_requires_grad(true);
+  const auto weight = make({11, 24}, 7, torch::kBFloat16).set_requires_grad(true);
+  const auto bias = make({11}, 5, torch::kBFloat16).set_requires_grad(true);
+  const auto upstream = make({2, 30, 11}, 13, torch::kBFloat16);
+  const auto exact = [&](bool has_bias) {
+    std::vector<torch::Tensor> inputs = {x, weight};
+    if (has_bias) inputs.push_back(bias);
+    std::vector<torch::Tensor> wide;
+    for (const auto& input : inputs)
+      wide.push_back(input.detach().to(torch::kDouble).set_requires_grad(true));
+    const auto out = at::linear(wide[0], wide[1], has_bias ? wide[2] : torch::Tensor());
+    const auto expected = torch::autograd::grad({out}, wide, {upstream.to(torch::kDouble)});
+    const auto narrow = ops::linear(x, weight, has_bias ? bias : torch::Tensor());
+    EXPECT_LE(testing::max_difference(narrow, out.detach()), std::exp2(-8) * 24);
+    const auto found = torch::autograd::grad({narrow}, inputs, {upstream});
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      EXPECT_EQ(found[i].sizes(), inputs[i].sizes());
+      // Of at most 60 terms of at most 1, rounded once.
+      EXPECT_LE(testing::max_difference(found[i], expected[i]), std::exp2(-8) * 60) << i;
+    }
+  };
+  exact(true);
+  exact(false);
 }
 
 TEST(Linear, RefusesAWeightOfAnotherWidth) {
