@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of draft blocks, forward and backward: tiles against gathered keys and against the
-// products that cannot be avoided, and how its time grows with anchors and with the sequence.
-//   build/release/bin/bench_block_attention [--quick]
+// products that cannot be avoided, and how its time grows with anchors and with the sequence
+// (--longer: that alone).
+//   build/release/bin/bench_block_attention [--quick] [--longer]
 #include "draftsmith/ops/block_attention.h"
 
 #include <algorithm>
@@ -137,32 +138,47 @@ void show_growth(
   }
 }
 
-void run(bool is_quick) {
-  const int64_t tokens = is_quick ? 2000 : 8000;
-  const int64_t anchors = is_quick ? 64 : 256;
-  const int64_t window = is_quick ? 512 : 2048;
-  const int repeats = is_quick ? 1 : 5;
-  const double rate = measure_gemm_rate();
-  fmt::print("products at {:.0f} GFLOP/s, bfloat16, forward and backward\n\n", rate / 1e9);
+struct Sizes {
+  int64_t tokens, anchors, window;
+  int repeats;
+};
 
+void show_methods(const Sizes& sizes, double rate) {
   std::vector<Case> methods;
   for (const int64_t head_dim : {128, 64})
-    for (const int64_t of_layer : {window, int64_t{0}})
-      methods.push_back({tokens, anchors, head_dim, of_layer});
-  compare_methods(methods, is_quick ? 1 : 3, rate);
+    for (const int64_t of_layer : {sizes.window, int64_t{0}})
+      methods.push_back({sizes.tokens, sizes.anchors, head_dim, of_layer});
+  compare_methods(methods, std::min(3, sizes.repeats), rate);
+}
 
-  for (const int64_t of_layer : {window, int64_t{0}}) {
+void show_more_anchors(const Sizes& sizes) {
+  for (const int64_t of_layer : {sizes.window, int64_t{0}}) {
     fmt::print("\n");
-    std::vector<Case> more_anchors;
+    std::vector<Case> cases;
     for (int64_t doubling = 0; doubling <= 4; ++doubling)
-      more_anchors.push_back({tokens, (anchors / 8) << doubling, 128, of_layer, window});
-    show_growth(more_anchors, repeats, [](const Case& c) { return c.anchors; });
+      cases.push_back({sizes.tokens, (sizes.anchors / 8) << doubling, 128, of_layer, sizes.window});
+    show_growth(cases, sizes.repeats, [](const Case& c) { return c.anchors; });
   }
+}
+
+void show_longer_sequences(const Sizes& sizes) {
   fmt::print("\n");
-  std::vector<Case> longer;
+  std::vector<Case> cases;
   for (int64_t doubling = 0; doubling <= 3; ++doubling)
-    longer.push_back({(2 * window) << doubling, anchors, 128, window, window});
-  show_growth(longer, repeats, [](const Case&) { return int64_t{1}; });
+    cases.push_back(
+        {(2 * sizes.window) << doubling, sizes.anchors, 128, sizes.window, sizes.window});
+  show_growth(cases, sizes.repeats, [](const Case&) { return int64_t{1}; });
+}
+
+void run(bool is_quick, bool is_longer_only) {
+  const Sizes sizes = is_quick ? Sizes{2000, 64, 512, 1} : Sizes{8000, 256, 2048, 3};
+  if (!is_longer_only) {
+    const double rate = measure_gemm_rate();
+    fmt::print("products at {:.0f} GFLOP/s, bfloat16, forward and backward\n\n", rate / 1e9);
+    show_methods(sizes, rate);
+    show_more_anchors(sizes);
+  }
+  show_longer_sequences(sizes);
 }
 
 }  // namespace
@@ -170,6 +186,9 @@ void run(bool is_quick) {
 
 int main(int argc, char** argv) {
   draftsmith::memory::install_host_allocator();
-  draftsmith::bench::run(std::any_of(
-      argv + 1, argv + argc, [](const char* word) { return !std::strcmp(word, "--quick"); }));
+  const auto has = [&](const char* wanted) {
+    return std::any_of(
+        argv + 1, argv + argc, [&](const char* word) { return !std::strcmp(word, wanted); });
+  };
+  draftsmith::bench::run(has("--quick"), has("--longer"));
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "draftsmith/model/weights.h"
+#include "draftsmith/ops/block_methods.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -13,7 +14,6 @@ constexpr int64_t kFloat = 4;
 constexpr int64_t kDouble = 8;
 constexpr int64_t kLong = 8;
 constexpr int64_t kScaledRows = 2048;  // of the head's gradient at a time
-constexpr int64_t kTileRows = 512;     // of an attention tile
 constexpr const char* kFeatures = "target features and teacher states";
 constexpr const char* kContext = "context keys and values";
 constexpr const char* kAttention = "attention activations";
@@ -34,13 +34,13 @@ int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
   return count;
 }
 
-/// Context that a tile's blocks see together: all of it in a full layer; of a window what
-/// ops/block_tiles lets neighbours waste more.
-int64_t find_longest_slice(const StepShape& s) {
+/// Of the attention tiles of all layers: those of a full layer see all context.
+ops::TileRule::Bounds bound_tiles(const StepShape& s) {
   const auto& sliding = s.drafter.is_sliding;
   const bool has_full = std::find(sliding.begin(), sliding.end(), false) != sliding.end();
-  if (has_full || sliding.empty()) return s.context_tokens;
-  return std::min(s.context_tokens, s.drafter.sliding_window * 6 / 5 + 64);
+  const ops::TileRule rule{s.drafter.block_size, s.drafter.num_heads / s.drafter.num_kv_heads};
+  return rule.bound(
+      s.blocks, s.context_tokens, has_full || sliding.empty() ? 0 : s.drafter.sliding_window);
 }
 
 /// Bytes of tensors, by the letters of docs/notation.md.
@@ -57,10 +57,10 @@ struct Sizes {
         H(s.drafter.num_heads),
         G(s.drafter.num_kv_heads),
         E(s.drafter.head_dim),
-        longest_slice(find_longest_slice(s)) {}
+        tiles(bound_tiles(s)) {}
   const StepShape& s;
   int64_t R, T, b, D, I, C, Gd, H, G, E;
-  int64_t longest_slice;  // context columns of a tile
+  ops::TileRule::Bounds tiles;
 
   int64_t states() const { return R * D * b; }
   int64_t mlp() const { return R * I * b; }
@@ -95,10 +95,8 @@ struct Sizes {
   /// While one head's tiles run forward or backward, on every thread.
   int64_t attention_scratch(int64_t threads, bool is_backward) const {
     const int64_t repeat = H / G;
-    const int64_t rows = std::min(kTileRows, R * repeat);
-    const int64_t width = std::min(longest_slice + rows / repeat, T + R);
     const int64_t packed = (R * repeat + 2 * (T + R)) * E * b;
-    const int64_t tile = rows * width * b + 2 * width * E * b;
+    const int64_t tile = tiles.cells * b + 2 * tiles.columns * E * b;
     int64_t bytes = packed + tile;
     if (is_backward) {
       bytes += tile;                           // the second array of scores

@@ -15,8 +15,6 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kMaxTileRows = 512;  // queries x heads of a tile: enough for a full-speed GEMM
-
 /// What all heads of a call share.
 struct Problem {
   int64_t B, S, Q, H, G, E, K;
@@ -38,9 +36,12 @@ struct Problem {
         scale(1 / std::sqrt(static_cast<double>(E))),
         layout(std::move(where)),
         visibility(seen) {
-    const int64_t max_blocks = std::max<int64_t>(1, kMaxTileRows / (K * repeat));
+    const TileRule rule{K, repeat};
+    const auto cost = [&](int64_t blocks, int64_t context, double /*seen*/) {
+      return rule.cost(blocks, context);
+    };
     for (int64_t b = 0; b < B; ++b)
-      tiles.push_back(plan_block_tiles(layout, visibility, b, max_blocks));
+      tiles.push_back(plan_block_tiles(layout, visibility, b, rule.max_blocks(), cost));
   }
 
   /// Columns that each row of a tile sees: [rows, 4], rows ordered (block, slot, head).
@@ -123,11 +124,21 @@ struct TileView {
   }
   /// Adds [width, E] to the places in [S + Q, E] that `take` reads.
   void add(const Tensor& tile_values, const Tensor& to) const {
-    to.narrow(0, context_begin, context).add_(tile_values.narrow(0, 0, context));
-    to.narrow(0, own_begin, own).add_(tile_values.narrow(0, context, own));
+    add_rows(tile_values, 0, to, context_begin, context);
+    add_rows(tile_values, context, to, own_begin, own);
   }
   Tensor cells(const Tensor& scratch) const {
     return scratch.narrow(0, 0, rows * width()).view({rows, width()});
+  }
+
+ private:
+  static void
+  add_rows(const Tensor& values, int64_t first, const Tensor& sums, int64_t place, int64_t count) {
+    add_to_sums(
+        {.storage = storage_of(values),
+         .values = values.narrow(0, first, count).const_data_ptr(),
+         .sums = sums.narrow(0, place, count).mutable_data_ptr(),
+         .count = count * values.size(1)});
   }
 };
 

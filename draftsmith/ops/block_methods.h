@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "draftsmith/ops/block_attention.h"
@@ -60,12 +61,35 @@ struct BlockTile {
 /// First context position that slot 0 of a block sees; later slots see no earlier one.
 int64_t first_visible(int64_t anchor, int64_t context_begin, int64_t window);
 
-/// Cuts the kept blocks of row b into tiles: neighbours of one document, while the union of their
-/// contexts wastes little and the tile has at most `max_blocks` blocks.
+/// Time of a tile in any unit, by its blocks, the context of their union, and what each of them
+/// sees of it on average.
+using TileCost = std::function<double(int64_t blocks, int64_t context, double seen)>;
+
+/// Cuts the kept blocks of row b into tiles of neighbours that cost least together. A tile is of one
+/// document and has at most `max_blocks` blocks.
 std::vector<BlockTile> plan_block_tiles(
     const BlockLayout& layout,
     const BlockVisibility& visibility,
     int64_t b,
-    int64_t max_blocks);
+    int64_t max_blocks,
+    const TileCost& cost);
+
+/// How the tiles of attend_in_tiles are chosen: a tile's products are over all its rows (slots of its
+/// blocks, times the query heads of a key head) and all its columns (the context of their union, and
+/// their own slots).
+struct TileRule {
+  int64_t block_size;
+  int64_t repeat;  // query heads per key head
+
+  int64_t max_blocks() const;
+  double cost(int64_t blocks, int64_t context) const;
+
+  /// The most that any tile has whose blocks are in order, wherever their anchors stand.
+  struct Bounds {
+    int64_t cells;    // rows x columns
+    int64_t columns;  // of the widest
+  };
+  Bounds bound(int64_t num_blocks, int64_t context_tokens, int64_t window) const;
+};
 
 }  // namespace draftsmith::ops

@@ -14,6 +14,7 @@ using cuda::KeyTile;
 using cuda::QueryTile;
 
 constexpr int64_t kMaxRows = 512;  // of neighbouring blocks that are cut into tiles together
+constexpr double kTileKeys = 64;   // that a tile could go through in the time it takes beside keys
 
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
@@ -29,9 +30,12 @@ class Planner {
   /// wherever the cuts fall.
   std::vector<QueryTile> cut_rows(int64_t tile_rows) const {
     const int64_t max_blocks = std::max<int64_t>(1, kMaxRows / rows_of_block_);
+    const auto cost = [&](int64_t blocks, int64_t context, double seen) {
+      return cost_of(blocks * rows_of_block_, tile_rows, static_cast<double>(context), seen);
+    };
     std::vector<QueryTile> tiles;
     for (int64_t b = 0; b < layout_.anchors.size(0); ++b) {
-      for (const BlockTile& blocks : plan_block_tiles(layout_, visibility_, b, max_blocks)) {
+      for (const BlockTile& blocks : plan_block_tiles(layout_, visibility_, b, max_blocks, cost)) {
         const int64_t begin = blocks.first * rows_of_block_;
         const int64_t rows = blocks.end * rows_of_block_ - begin;
         const int64_t parts = (rows + tile_rows - 1) / tile_rows;
@@ -45,6 +49,14 @@ class Planner {
   }
 
  private:
+  /// Of rows cut into tiles, which take the same time however full they are: the keys that each goes
+  /// through. A tile that is a part of the rows sees a part of what the union has beyond one block.
+  static double cost_of(int64_t rows, int64_t tile_rows, double context, double seen) {
+    const int64_t tiles = (rows + tile_rows - 1) / tile_rows;
+    const double share = std::min(1.0, static_cast<double>(tile_rows) / static_cast<double>(rows));
+    return static_cast<double>(tiles) * (seen + share * (context - seen) + kTileKeys);
+  }
+
   QueryTile make_tile(int64_t b, int64_t first, int64_t end) const {
     const int64_t* anchors = layout_.anchors.const_data_ptr<int64_t>() + b * N_;
     const int64_t* begins = layout_.context_begin.const_data_ptr<int64_t>() + b * N_;

@@ -127,6 +127,17 @@ struct BlockSoftmaxGradientParams {
 
 /// Runs in the calling thread.
 void compute_block_softmax_gradient(const BlockSoftmaxGradientParams& params);
+
+struct AddToSumsParams {
+  Storage storage;     // of values
+  const void* values;  // [count]
+  void* sums;          // [count] kF64 for kF64, else kF32
+  int64_t count;
+};
+
+/// sums += values. Runs in the calling thread.
+void add_to_sums(const AddToSumsParams& params);
+
 struct ShortConvParams {
   Storage storage;
   const void* x;           // [B, T, C]

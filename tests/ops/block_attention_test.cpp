@@ -308,38 +308,5 @@ TEST(BlockAttention, RefusesTensorsThatDoNotFit) {
   refuse([](Inputs& in) { in.layout.block_size = 2; }, {"query"});
 }
 
-TEST(BlockTiles, JoinNeighboursThatShareTheirContext) {
-  const BlockLayout layout{
-      torch::tensor({1000, 1010, 1020, 4000, 4010, 4020}, torch::kLong).view({1, 6}),
-      torch::tensor({true, true, true, true, false, true}).view({1, 6}),
-      torch::zeros({1, 6}, torch::kLong), 16};
-  const auto full = plan_block_tiles(layout, {}, 0, 8);
-  ASSERT_EQ(full.size(), 3U);  // 1000.. and 4000 share too little; block 4 is not kept
-  EXPECT_EQ(full[0].first, 0);
-  EXPECT_EQ(full[0].end, 3);
-  EXPECT_EQ(full[0].context_begin, 0);
-  EXPECT_EQ(full[0].context_end, 1020);
-  EXPECT_EQ(full[1].first, 3);
-  EXPECT_EQ(full[1].end, 4);
-  EXPECT_EQ(full[2].first, 5);
-  const auto sliding = plan_block_tiles(layout, {64, true}, 0, 2);
-  ASSERT_EQ(sliding.size(), 4U);
-  EXPECT_EQ(sliding[0].end, 2);  // at most two blocks
-  EXPECT_EQ(sliding[0].context_begin, 1000 - 63);
-  EXPECT_EQ(sliding[0].context_end, 1010);
-}
-
-TEST(BlockTiles, EndWithTheirDocument) {
-  const BlockLayout layout{
-      torch::tensor({100, 110, 120, 130}, torch::kLong).view({1, 4}),
-      torch::ones({1, 4}, torch::kBool), torch::tensor({0, 0, 115, 115}, torch::kLong).view({1, 4}),
-      16};
-  const auto tiles = plan_block_tiles(layout, {}, 0, 8);
-  ASSERT_EQ(tiles.size(), 2U);
-  EXPECT_EQ(tiles[0].end, 2);
-  EXPECT_EQ(tiles[1].first, 2);
-  EXPECT_EQ(tiles[1].context_begin, 115);
-}
-
 }  // namespace
 }  // namespace draftsmith::ops

@@ -9,8 +9,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 // clang-format on
-#include <hwy/contrib/math/math-inl.h>
-
+#include "draftsmith/ops/cpu/loops-inl.h"
 #include "draftsmith/ops/cpu/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -126,6 +125,16 @@ void gradient_row(const BlockSoftmaxGradientParams& params, int64_t r) {
 }
 
 template <class T>
+void add_typed(const AddToSumsParams& params) {
+  using C = typename Stored<T>::Compute;
+  const T* values = static_cast<const T*>(params.values);
+  C* sums = static_cast<C*>(params.sums);
+  for_each_vector<C>(0, params.count, [&](auto d, int64_t i) {
+    hn::StoreU(hn::Add(hn::LoadU(d, sums + i), load_wide(d, values + i)), d, sums + i);
+  });
+}
+
+template <class T>
 void run_typed_softmax(const BlockSoftmaxParams& params) {
   for (int64_t r = 0; r < params.rows.rows; ++r)
     softmax_row<T>(params, r);
@@ -158,6 +167,17 @@ void run_gradient(const BlockSoftmaxGradientParams& params) {
   }
 }
 
+void run_add(const AddToSumsParams& params) {
+  switch (params.storage) {
+    case Storage::kBF16:
+      return add_typed<BF16>(params);
+    case Storage::kF32:
+      return add_typed<float>(params);
+    case Storage::kF64:
+      return add_typed<double>(params);
+  }
+}
+
 }  // namespace draftsmith::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -166,6 +186,7 @@ namespace draftsmith::ops {
 
 HWY_EXPORT(run_softmax);
 HWY_EXPORT(run_gradient);
+HWY_EXPORT(run_add);
 
 void compute_block_softmax(const BlockSoftmaxParams& params) {
   HWY_DYNAMIC_DISPATCH(run_softmax)(params);
@@ -173,6 +194,7 @@ void compute_block_softmax(const BlockSoftmaxParams& params) {
 void compute_block_softmax_gradient(const BlockSoftmaxGradientParams& params) {
   HWY_DYNAMIC_DISPATCH(run_gradient)(params);
 }
+void add_to_sums(const AddToSumsParams& params) { HWY_DYNAMIC_DISPATCH(run_add)(params); }
 
 }  // namespace draftsmith::ops
 #endif  // HWY_ONCE
