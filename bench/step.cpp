@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A drafter step, forward and backward, on the inputs of bench/step_specforge.py, against the
 // products that it must take and against the planner:
-//   build/release/bin/bench_step DIR DIR/batch-1024.safetensors [gradients.safetensors [float32]]
+//   build/release/bin/bench_step DIR DIR/batch-1024.safetensors [GRADIENTS [float32|bfloat16 [RUNS]]]
 #include "draftsmith/train/step.h"
 
 #include <cmath>
@@ -42,7 +42,8 @@ void run(
     const std::string& model,
     const std::string& batch_file,
     const std::string& output,
-    torch::ScalarType dtype) {
+    torch::ScalarType dtype,
+    int runs) {
   const auto drafter = model::Drafter::load(model, dtype);
   const auto weights = formats::SafetensorsReader::open_folder(model);
   const auto file = formats::SafetensorsReader::open_file(batch_file);
@@ -69,7 +70,7 @@ void run(
   measure(all, 1);
   all[0].seconds.clear();
   step = {};
-  measure(all, dtype == torch::kFloat ? 1 : 5);
+  measure(all, runs);
 
   memory::StepShape shape;
   shape.drafter = drafter.config();
@@ -105,10 +106,12 @@ void run(
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fputs("bench_step MODEL_DIR BATCH_FILE [OUTPUT]\n", stderr);
+    std::fputs("bench_step MODEL_DIR BATCH_FILE [OUTPUT [float32|bfloat16 [RUNS]]]\n", stderr);
     return 2;
   }
   draftsmith::memory::install_host_allocator();
+  const bool is_float = argc > 4 && std::string(argv[4]) == "float32";
   draftsmith::bench::run(
-      argv[1], argv[2], argc > 3 ? argv[3] : "", argc > 4 ? torch::kFloat : torch::kBFloat16);
+      argv[1], argv[2], argc > 3 ? argv[3] : "", is_float ? torch::kFloat : torch::kBFloat16,
+      argc > 5 ? std::stoi(argv[5]) : 5);
 }

@@ -5,6 +5,11 @@ specforge 0.2.0 are installed:
 
     python bench/step_specforge.py --make DIR
     python bench/step_specforge.py --model DIR --batch DIR/batch-1024.safetensors --output OUT
+    python bench/step_specforge.py --model DIR --batch DIR/batch-1024.safetensors --dtype float32 \\
+        --compare OURS.safetensors OUT
+
+The last one says how far losses and gradients of other runs are from SpecForge's own in float32,
+where rounding hides no difference in the mathematics.
 
 DIR gets config.json and model.safetensors (the drafter's tensors, `embed_tokens.weight` and
 `lm_head.weight`), and a file for each batch: `input_ids` [1, S] int64, `loss_mask` [1, S] uint8,
@@ -85,19 +90,37 @@ def make_inputs(folder):
             folder / f"batch-{tokens}.safetensors")
 
 
-def load_model(args):
-    tensors = load_file(args.model / "model.safetensors")
+def load_model(args, dtype):
+    tensors = {
+        name: tensor.to(dtype)
+        for name, tensor in load_file(args.model / "model.safetensors").items()}
     embed = torch.nn.Embedding.from_pretrained(tensors.pop("embed_tokens.weight"), freeze=True)
     head = torch.nn.Linear(1, 1, bias=False)
     head.weight = torch.nn.Parameter(tensors.pop("lm_head.weight"), requires_grad=False)
     config = DFlashDraftModel.config_class.from_pretrained(args.model)
     config._attn_implementation = args.attention
-    drafter = DFlashDraftModel(config).bfloat16()
+    drafter = DFlashDraftModel(config).to(dtype)
     drafter.load_state_dict(tensors)
     return OnlineDFlashModel(
         drafter.train(), head, embed, mask_token_id=drafter.mask_token_id,
         block_size=drafter.block_size, attention_backend=args.attention,
         loss_decay_gamma=args.gamma, objective_chunk_blocks=args.chunk_blocks)
+
+
+def compare(gradients, loss, other):
+    """How far a file that this script or bench_step wrote is from a loss and gradients."""
+    found = load_file(other)
+    product = own = others = 0.0
+    for name, gradient in gradients.items():
+        a, b = gradient.double().flatten(), found[name].double().flatten()
+        product += (a @ b).item()
+        own += (a @ a).item()
+        others += (b @ b).item()
+    return {"file": other.name,
+            "gradient_cosine": product / (own * others) ** 0.5,
+            "gradient_norm_ratio": (others / own) ** 0.5,
+            "loss": found["loss"].item(),
+            "loss_difference": abs(found["loss"].item() / loss - 1)}
 
 
 def main():
@@ -107,6 +130,8 @@ def main():
     parser.add_argument("--model", type=Path)
     parser.add_argument("--batch", type=Path)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--compare", type=Path, nargs="+", default=[], help="outputs of other runs")
     parser.add_argument("--gamma", type=float, default=7.0, help="of the position decay")
     parser.add_argument("--chunk_blocks", type=int, default=128, help="SpecForge's default is 128")
     parser.add_argument("--attention", default="sdpa", help="SpecForge's attention_backend")
@@ -120,28 +145,31 @@ def main():
     if not (args.model and args.batch):
         parser.error("expected --model and --batch, or --make")
 
-    model = load_model(args)
+    dtype = getattr(torch, args.dtype)
+    model = load_model(args, dtype)
     batch = load_file(args.batch)
     anchors = batch["anchors"]
     keep = torch.ones_like(anchors, dtype=torch.bool)
     model._sample_anchor_positions = lambda *_: (anchors, keep)
     mask = batch["loss_mask"].float()
+    features = batch["target_hidden"].to(dtype)
 
     def run():
         model.draft_model.zero_grad(set_to_none=True)
-        loss, _, _ = model(batch["input_ids"], batch["target_hidden"], mask)
+        loss, _, _ = model(batch["input_ids"], features, mask)
         loss.backward()
         return loss.item()
 
     loss, figures = measure(run, args.runs)
+    gradients = {
+        f"grad.{name}": weight.grad.float()
+        for name, weight in model.draft_model.named_parameters()}
     if args.output:
-        gradients = {
-            f"grad.{name}": weight.grad.float()
-            for name, weight in model.draft_model.named_parameters()}
         save_file({"loss": torch.tensor([loss]), **gradients}, args.output)
     print_figures({"bench": "step", "program": "specforge", "tokens": mask.shape[1],
                    "anchors": anchors.shape[1], "attention": args.attention,
-                   "threads": args.threads, "loss": loss, **figures})
+                   "threads": args.threads, "dtype": args.dtype, "loss": loss, **figures,
+                   "against": [compare(gradients, loss, other) for other in args.compare]})
 
 
 if __name__ == "__main__":
