@@ -11,6 +11,7 @@
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/stored_dtype.h"
+#include "draftsmith/memory/product_sums.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/pipeline/split.h"
 #include "draftsmith/train/objective.h"
@@ -62,6 +63,7 @@ memory::StepShape make_step_shape(
   shape.blocks = config.data.num_anchors;
   shape.chunk_rows = config.loss.chunk_rows;
   shape.threads = at::get_num_threads();
+  shape.product_sums = memory::measure_product_sums();
   shape.has_teacher = config.loss.kl_weight > 0;
   // Weights of another dtype than the run's are converted, so they are no mapped pages.
   const auto stored = formats::read_stored_dtype(config.target.path);

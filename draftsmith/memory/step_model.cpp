@@ -6,6 +6,7 @@
 
 #include "draftsmith/model/weights.h"
 #include "draftsmith/ops/block_methods.h"
+#include "draftsmith/ops/product.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -22,6 +23,15 @@ constexpr const char* kHead = "head: logits and gradient";
 constexpr const char* kGradients = "gradients of the step";
 constexpr const char* kBackward = "backward: passing gradients";
 constexpr const char* kTarget = "target activations";
+constexpr const char* kSums = "sums of matrix products";
+
+/// While a bfloat16 product of so many elements is made, beside its result.
+int64_t product_sums(const StepShape& s, int64_t element_bytes, int64_t cells) {
+  if (element_bytes != 2) return 0;
+  const double share = static_cast<double>(std::min(cells, ops::kProductCells)) /
+                       static_cast<double>(ops::kProductCells);
+  return static_cast<int64_t>(share * static_cast<double>(s.product_sums));
+}
 
 int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
   int64_t count = 0;
@@ -62,6 +72,7 @@ struct Sizes {
   int64_t R, T, b, D, I, C, Gd, H, G, E;
   ops::TileRule::Bounds tiles;
 
+  int64_t sums(int64_t cells) const { return product_sums(s, b, cells); }
   int64_t states() const { return R * D * b; }
   int64_t mlp() const { return R * I * b; }
   int64_t queries() const { return R * C * b; }
@@ -87,21 +98,28 @@ struct Sizes {
   int64_t row_terms() const {
     return R * (9 * kFloat + 3 * kLong + s.tree_budget * (kLong + kFloat));
   }
+  /// Of logits at a time.
+  int64_t head_rows() const {
+    return std::min(s.chunk_rows, supervised() * (s.has_teacher ? 2 : 1));
+  }
   int64_t head_chunk() const {
-    const int64_t rows = std::min(s.chunk_rows, supervised() * (s.has_teacher ? 2 : 1));
-    return rows * ((s.drafter.vocab_size + 3 * D) * b + s.tree_budget * (kLong + kDouble));
+    return head_rows() * ((s.drafter.vocab_size + 3 * D) * b + s.tree_budget * (kLong + kDouble));
   }
 
   /// While one head's tiles run forward or backward, on every thread.
   int64_t attention_scratch(int64_t threads, bool is_backward) const {
-    const int64_t repeat = H / G;
-    const int64_t packed = (R * repeat + 2 * (T + R)) * E * b;
-    const int64_t tile = tiles.cells * b + 2 * tiles.columns * E * b;
-    int64_t bytes = packed + tile;
+    const int64_t queries = R * (H / G);
+    const int64_t packed = G == 1 ? 0 : queries * E * b;  // all heads are no copy
+    const int64_t most = std::min(tiles.cells, ops::kProductCellsOfThread);
+    int64_t bytes =
+        sums(most) + packed + 2 * (T + R) * E * b + tiles.cells * b + 2 * tiles.columns * E * b;
     if (is_backward) {
-      bytes += tile;                           // the second array of scores
-      bytes += R * repeat * E * (b + kFloat);  // out gradient, its product with out
-      bytes += 2 * (T + R) * E * kFloat;       // sums of key and value gradients
+      // The output's gradient times the output, in float32; then the sums of key and value gradients,
+      // and those of a tile before they are added.
+      const int64_t widened = b == kFloat ? 0 : queries * E * kFloat;
+      const int64_t product = widened + packed + queries * E * kFloat;
+      const int64_t sums = queries * kDouble + 2 * (T + R) * E * kFloat + tiles.columns * E * b;
+      bytes += tiles.cells * b + packed + std::max(product, sums);
     }
     return std::min(threads, G) * bytes;
   }
@@ -114,16 +132,18 @@ void forward_layer(Ledger& ledger, const Sizes& z, const StepShape& s) {
   ledger.touch(kAttention, z.states());
   ledger.add(kMlp, z.saved_mlp());
   ledger.touch(kMlp, z.states());
+  ledger.touch(kSums, z.sums(std::max(z.R * z.I, z.T * z.Gd)));
 }
 
-/// Leaves out what the layer's own backward has let go.
-void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s) {
+/// Leaves out what the layer's own backward has let go. The last layer's comes first.
+void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s, bool is_last) {
   const int64_t b = z.b;
   // MLP: the product's gradient, then gate's and up's.
   ledger.add(kBackward, z.mlp());
   ledger.add(kGradients, z.D * z.I * b);
   ledger.drop(kMlp, z.mlp());  // the product
   ledger.add(kBackward, 2 * z.mlp());
+  ledger.touch(kSums, z.sums(std::max(z.R, z.D) * z.I));
   ledger.drop(kBackward, z.mlp());
   ledger.drop(kMlp, 2 * z.mlp());  // gate and up
   ledger.add(kBackward, z.states());
@@ -148,7 +168,8 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s) {
   ledger.touch(kBackward, z.states() + z.queries());
   ledger.add(kGradients, (z.D * z.C + 2 * z.D * z.Gd) * b);
   ledger.drop(kBackward, z.queries() + key_gradients);
-  ledger.touch(kBackward, z.context());
+  if (is_last) ledger.add(kBackward, z.context());  // that of the context, summed over layers
+  ledger.touch(kBackward, z.context() + z.sums(z.context() / b));
   ledger.drop(
       kAttention, z.states() + z.queries() + z.block_keys() + z.R * (z.H + z.G + 1) * kDouble);
   ledger.drop(kContext, z.context_keys() + z.T * z.G * kDouble);
@@ -192,6 +213,7 @@ void add_target_forward(Ledger& ledger, const StepShape& s) {
   ledger.add(kTarget, 2 * states);
   ledger.touch(kTarget, 2 * states + 3 * queries + 2 * keys);  // attention, next to normed input
   ledger.touch(kTarget, states + 3 * mlp);                     // MLP, next to its normed input
+  ledger.touch(kSums, product_sums(s, b, mlp / b));
   ledger.drop(kTarget, 2 * states);
   // The captured states become one tensor.
   ledger.add(kTarget, states);
@@ -234,7 +256,7 @@ void add_evaluation(Ledger& ledger, const StepShape& s) {
   ledger.touch("layer", layer.peak());
   ledger.drop(kAttention, z.states());
   ledger.add(kHead, z.row_terms());
-  ledger.touch(kHead, z.head_chunk());
+  ledger.touch(kHead, z.head_chunk() + z.sums(z.head_rows() * s.drafter.vocab_size));
 }
 
 void add_drafter_step(Ledger& ledger, const StepShape& s) {
@@ -257,27 +279,27 @@ void add_drafter_step(Ledger& ledger, const StepShape& s) {
   ledger.add(kAttention, z.states() + z.R * kDouble);  // after the final norm
   const int64_t head_gradient = z.supervised() * z.D * b;
   ledger.add(kHead, head_gradient + z.row_terms());
-  ledger.touch(kHead, z.head_chunk());
+  ledger.touch(kHead, z.head_chunk() + z.sums(z.head_rows() * s.drafter.vocab_size));
   // Backward. The terms of the rows live as long as the micro-step.
   ledger.add(kBackward, z.states());
   ledger.touch(kBackward, std::min(kScaledRows, z.supervised()) * z.D * (kFloat + b));
   ledger.drop(kHead, head_gradient);
   ledger.touch(kBackward, z.states());  // final norm
   ledger.drop(kAttention, z.R * kDouble);
-  ledger.add(kBackward, z.context());  // the context's gradient, summed over layers
   for (int64_t i = 0; i < L; ++i) {
     ledger.drop(kAttention, z.states());
     if (s.recomputes_layers) {
       ledger.touch("layer computed again", z.states());
       forward_layer(ledger, z, s);
     }
-    backward_layer(ledger, z, s);
+    backward_layer(ledger, z, s, i == 0);
   }
   ledger.drop(kContext, z.projected());
   ledger.drop(kBackward, z.states());
   ledger.touch(kBackward, z.context());
   ledger.drop(kBackward, z.context());
   ledger.add(kGradients, z.D * F * b);
+  ledger.touch(kSums, z.sums(z.D * F));
   const int64_t rest = L * (2 * z.D + 2 * z.E) * b + 2 * z.D * b;
   ledger.add(kGradients, rest);
   ledger.drop(

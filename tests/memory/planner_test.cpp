@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/product_sums.h"
+#include "draftsmith/ops/product.h"
 
 #include "tests/support/reference.h"
 
@@ -114,6 +117,29 @@ TEST(Planner, KnowsWhatSplitMastersSave) {
   EXPECT_EQ(plain.saving - split.saving, 4 * P);
   shape.element_bytes = 4;  // float32 weights have no masters
   EXPECT_EQ(shape.master_bytes(), 0);
+}
+
+TEST(Planner, CountsTheSumsOfBfloat16Products) {
+  auto shape = reference_shape();
+  shape.chunk_rows = 512;
+  const auto plain = plan_memory(shape);
+  shape.product_sums = 4 * ops::kProductCells;
+  // A part of the largest product, or as much as two threads need in attention.
+  const int64_t more = plan_memory(shape).drafter_step - plain.drafter_step;
+  EXPECT_GE(more, 2 * 4 * ops::kProductCellsOfThread);
+  EXPECT_LE(more, 4 * ops::kProductCells);
+  shape.element_bytes = 4;  // these are summed in their result
+  const auto wide = plan_memory(shape);
+  shape.product_sums = 0;
+  EXPECT_EQ(plan_memory(shape).drafter_step, wide.drafter_step);
+}
+
+TEST(ProductSums, AreAtMostAFloat32CopyAndSomeScratch) {
+  install_host_allocator();
+  const int64_t bytes = measure_product_sums();
+  EXPECT_GE(bytes, 0);
+  EXPECT_LE(bytes, 4 * ops::kProductCells + (int64_t{8} << 20));
+  EXPECT_EQ(measure_product_sums(), bytes);
 }
 
 TEST(Planner, CountsTheBestIdsOfTrees) {

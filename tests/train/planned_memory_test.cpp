@@ -72,8 +72,7 @@ TEST_P(PlannedMemory, AcceptsBudgetsThatHardlySuffice) {
   EXPECT_LE(static_cast<double>(smallest), 1.1 * static_cast<double>(needed));
 }
 
-// Shapes that differ in what dominates: weights, activations, the head. (Where the scratch of attention
-// does, plans are looser: its bound holds wherever the anchors stand.)
+// Shapes that differ in what dominates: weights, activations, the head, the scratch of attention.
 INSTANTIATE_TEST_SUITE_P(
     Shapes,
     PlannedMemory,
@@ -82,7 +81,11 @@ INSTANTIATE_TEST_SUITE_P(
         ShapeSizes{
             128, 256, 4, 2, 32, 4, 2, 3000, 2048, 96, 8, 256, true, true, false, 0, 16, true},
         ShapeSizes{256, 512, 4, 4, 64, 2, 4, 30000, 512, 48, 8, 0, false, true, false, 0, 8},
-        ShapeSizes{192, 512, 6, 1, 32, 5, 1, 2000, 1024, 64, 16, 128, false, false, false, 0}));
+        ShapeSizes{192, 512, 6, 1, 32, 5, 1, 2000, 1024, 64, 16, 128, false, false, false, 0},
+        ShapeSizes{64, 128, 2, 1, 64, 1, 1, 500, 64, 4, 4, 0, true, true, false, 0},
+        ShapeSizes{64, 128, 4, 1, 32, 2, 1, 300, 2048, 24, 8, 0, true, false, false, 0},
+        ShapeSizes{128, 128, 4, 4, 32, 1, 1, 1000, 4096, 64, 16, 512, false, true, false, 0},
+        ShapeSizes{96, 256, 8, 2, 16, 3, 2, 700, 777, 33, 5, 64, true, true, false, 0, 4}));
 
 }  // namespace
 }  // namespace draftsmith::train
