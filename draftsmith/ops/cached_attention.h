@@ -15,7 +15,8 @@ namespace draftsmith::ops {
 /// query's result does not depend on how many others are asked for with it, bit for bit.
 ///
 /// With a tree, query t sees the cached keys and those of its ancestors and itself, and gets the
-/// bits that it would get if its path were decoded alone.
+/// bits that it would get if its path were decoded alone. Only the CPU has a kernel that keeps these
+/// promises about bits; on a GPU it is `cached_attention_plain`.
 ///
 /// Gradient: none. Memory: scores of one query per thread.
 torch::Tensor cached_attention(           // [B, T, H, E]
@@ -33,5 +34,14 @@ torch::Tensor cached_block_attention(     // [B, T, H, E]
     const torch::Tensor& value,           // [B, capacity, G, E]
     const std::vector<int64_t>& lengths,  // [B] tokens of context before the block
     const BlockVisibility& visibility);
+
+/// The same by libtorch's operations, which every device has; a query's sums may depend on how many
+/// others there are. Memory: a mask [B, T, longest row].
+torch::Tensor cached_attention_plain(
+    const torch::Tensor& query,
+    const torch::Tensor& key,
+    const torch::Tensor& value,
+    const std::vector<int64_t>& lengths,
+    const TreeLayout* tree = nullptr);
 
 }  // namespace draftsmith::ops

@@ -48,6 +48,35 @@ ConvSources tree_sources(const TreeLayout& tree, int64_t taps) {
   return sources;
 }
 
+torch::Tensor short_conv_plain(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& window,
+    const ConvSources& sources) {
+  const auto [B, T, C] = dims<3>(x, "short_conv input");
+  const auto [taps, Cw] = dims<2>(weight, "short_conv weight");
+  const int64_t kept = window.defined() ? taps - 1 : 0;
+  const int64_t rows = kept + T + 1;  // of a sequence: its window, its tokens, zeros
+  std::vector<torch::Tensor> parts = {x, torch::zeros({B, 1, C}, x.options())};
+  if (window.defined()) parts.insert(parts.begin(), window);
+  const auto table = torch::cat(parts, 1).view({B * rows, C});
+  auto index = torch::empty({taps, B * T}, torch::kLong);
+  for (int64_t i = 0; i < B * T; ++i) {
+    for (int64_t j = 0; j < taps; ++j) {
+      const int64_t from = sources.index[static_cast<size_t>(i * taps + j)];
+      const int64_t row = from >= -kept ? kept + from : rows - 1;
+      index.data_ptr<int64_t>()[j * B * T + i] = i / T * rows + row;
+    }
+  }
+  index = index.to(x.device());
+  const auto type = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  auto sums = torch::zeros({B * T, C}, x.options().dtype(type));
+  for (int64_t j = 0; j < taps; ++j)
+    sums.addcmul_(table.index_select(0, index[j]).to(type), weight[j].to(type));
+  const auto rounded = sums.to(x.scalar_type()).to(type);
+  return (rounded * rounded.sigmoid()).to(x.scalar_type()).view({B, T, C});
+}
+
 torch::Tensor short_conv(
     const torch::Tensor& x,
     const torch::Tensor& weight,
@@ -62,6 +91,7 @@ torch::Tensor short_conv(
     check_same_kind(window, x, "short_conv window", "input");
   }
   DS_CHECK(sources.B == B && sources.T == T && !needs_gradient({x, weight}));
+  if (!x.is_cpu()) return short_conv_plain(x, weight, window, sources);
   const auto dense = x.contiguous();
   const auto filter = weight.contiguous();
   const auto before = window.defined() ? window.contiguous() : window;

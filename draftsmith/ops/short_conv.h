@@ -31,10 +31,18 @@ ConvSources tree_sources(const TreeLayout& tree, int64_t taps);
 /// the last tap on the token itself. Sums in float32 are rounded to the dtype before silu.
 ///
 /// Gradient: none.
-torch::Tensor short_conv(          // [B, T, C]
-    const torch::Tensor& x,        // [B, T, C]
-    const torch::Tensor& weight,   // [taps, C] as x
-    const torch::Tensor& window,   // [B, taps - 1, C] as x, or undefined without a window
+torch::Tensor short_conv(         // [B, T, C]
+    const torch::Tensor& x,       // [B, T, C]
+    const torch::Tensor& weight,  // [taps, C] as x
+    const torch::Tensor& window,  // [B, taps - 1, C] as x, or undefined without a window
+    const ConvSources& sources);
+
+/// The same by libtorch's operations, which every device has; on a GPU `short_conv` is this.
+/// Memory: two arrays [B T, C] in the compute type.
+torch::Tensor short_conv_plain(
+    const torch::Tensor& x,
+    const torch::Tensor& weight,
+    const torch::Tensor& window,
     const ConvSources& sources);
 
 /// The window after the tokens of `paths[b]` (numbers into T) have followed the old one.

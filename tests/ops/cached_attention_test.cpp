@@ -52,6 +52,16 @@ torch::Tensor attend_by_definition(const Case& c) {
   return out;
 }
 
+TEST(CachedAttention, IsTheSameByPlainOperations) {
+  const auto c = make_case(4, torch::kDouble);
+  const auto tree = make_tree_layout({{-1, 0, 0, 1}, {-1, 0, 1}, {-1, 0, 1, 2}});
+  for (const TreeLayout* layout : {static_cast<const TreeLayout*>(nullptr), &tree}) {
+    const auto plain = cached_attention_plain(c.query, c.key, c.value, c.lengths, layout);
+    const auto kernel = cached_attention(c.query, c.key, c.value, c.lengths, layout);
+    EXPECT_LE(testing::max_difference(plain, kernel), 1e-13);
+  }
+}
+
 TEST(CachedAttention, EqualsTheDefinitionForRowsOfDifferentLength) {
   for (const int64_t T : {1, 4}) {
     const auto wide = make_case(T, torch::kDouble);

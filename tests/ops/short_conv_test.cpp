@@ -53,6 +53,30 @@ TEST_F(ShortConv, GoesOnFromItsWindow) {
   }
 }
 
+TEST_F(ShortConv, IsTheSameByPlainOperations) {
+  const std::vector<std::vector<int64_t>> parents = {
+      {-1, 0, 0, 1, 2, 3, 5, 6, 4, 4, 9}, {-1, 0, 1, 1}};
+  const std::vector<Span> spans = {{0, 0, 2}, {0, 2, 9}, {1, 0, 11}};
+  const auto compare = [&](const Tensor& before, const ConvSources& sources) {
+    EXPECT_LE(
+        max_difference(
+            short_conv_plain(x, weight, before, sources), short_conv(x, weight, before, sources)),
+        1e-13);
+    const auto half = [](const Tensor& t) { return t.defined() ? t.to(torch::kBFloat16) : t; };
+    const auto plain = short_conv_plain(half(x), half(weight), half(before), sources);
+    const auto kernel = short_conv(half(x), half(weight), half(before), sources);
+    // Sums of another order may round to the next bfloat16 number.
+    EXPECT_LE(
+        ((plain - kernel).to(torch::kDouble).abs() / (kernel.to(torch::kDouble).abs() + 0.01))
+            .max()
+            .item<double>(),
+        0x1p-6);
+  };
+  compare({}, span_sources(spans, 2, 11, kTaps));
+  compare(window, line_sources(2, 11, kTaps));
+  compare(window, tree_sources(make_tree_layout(parents), kTaps));
+}
+
 TEST_F(ShortConv, FollowsTheAncestorsOfATree) {
   const std::vector<std::vector<int64_t>> parents = {
       {-1, 0, 0, 1, 2, 3, 5, 6, 4, 4, 9}, {-1, 0, 1, 1}};
