@@ -187,7 +187,8 @@ Tensor run_chunks(
     const Tensor& supervised,
     const Tensor& lm_head,
     const LossOptions& options,
-    bool needs_gradient) {
+    bool needs_gradient,
+    const MakeRowStream& make_row_stream) {
   const int64_t count = supervised.size(0);
   const auto device = lm_head.device();
   const auto labels = rows.labels.index_select(0, supervised).cpu();
@@ -196,8 +197,8 @@ Tensor run_chunks(
     teacher_rows = rows.teacher_rows.index_select(0, supervised).cpu();
   std::vector<Tensor> buffers;
   std::vector<RunningChunk> runs;
-  RowStream row_stream(device);  // its end comes before that of what it uses
-  const int64_t num_buffers = row_stream.overlaps() ? 2 : 1;
+  const auto row_stream = make_row_stream(device);  // its end comes before that of what it uses
+  const int64_t num_buffers = row_stream->overlaps() ? 2 : 1;
   const int64_t capacity = options.chunk_rows > 0 ? options.chunk_rows : 2 * count;
   const auto chunks = plan_even_chunks(
       teacher_rows.defined() ? teacher_rows.const_data_ptr<int64_t>() : nullptr, count,
@@ -211,7 +212,7 @@ Tensor run_chunks(
   std::vector<Tensor> sums;  // of the hidden states: whether all are finite, looked at once
   runs.resize(chunks.size());
   const auto finish = [&](size_t i) {
-    row_stream.wait_for(i);
+    row_stream->wait_for(i);
     if (needs_gradient) {
       const auto out = dhidden.narrow(0, chunks[i].begin, chunks[i].end - chunks[i].begin);
       product_out(out, runs[i].chunk.logits, lm_head);
@@ -221,7 +222,7 @@ Tensor run_chunks(
   for (size_t i = 0; i < chunks.size(); ++i) {
     const auto index = supervised.narrow(0, chunks[i].begin, chunks[i].end - chunks[i].begin);
     Tensor hidden;
-    if (row_stream.overlaps()) {
+    if (row_stream->overlaps()) {
       hidden = rows.hidden.detach().index_select(0, index);
       sums.push_back(hidden.sum(torch::kFloat));
     } else {
@@ -230,14 +231,16 @@ Tensor run_chunks(
     runs[i] = start_chunk(
         rows, index, std::move(hidden), ids[i], lm_head, buffers[i % buffers.size()],
         needs_gradient);
-    row_stream.run([&] { put_terms(terms, index, run_head(runs[i].chunk, options)); });
-    if (!row_stream.overlaps()) {
+    row_stream->run([&terms, &run = runs[i], &options, index] {
+      put_terms(terms, index, run_head(run.chunk, options));
+    });
+    if (!row_stream->overlaps()) {
       finish(i);
     } else if (i > 0) {
       finish(i - 1);
     }
   }
-  if (row_stream.overlaps() && !chunks.empty()) finish(chunks.size() - 1);
+  if (row_stream->overlaps() && !chunks.empty()) finish(chunks.size() - 1);
   if (!sums.empty() && !torch::stack(sums).isfinite().all().item<bool>())
     take_finite_rows(rows.hidden, supervised);  // names the first that is not
   return dhidden;
@@ -245,14 +248,19 @@ Tensor run_chunks(
 
 }  // namespace
 
-LossTerms fused_loss(const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
+LossTerms fused_loss(
+    const LossRows& rows,
+    const Tensor& lm_head,
+    const LossOptions& options,
+    const MakeRowStream& make_row_stream) {
   const auto supervised = find_supervised_rows(rows, lm_head, options);
   const bool needs_gradient = rows.hidden.requires_grad() && at::GradMode::is_enabled();
   LossTerms terms = make_empty_terms(rows, options);
   Tensor dhidden;  // of the supervised rows
   {
     const at::NoGradGuard no_grad;
-    dhidden = run_chunks(terms, rows, supervised, lm_head, options, needs_gradient);
+    dhidden =
+        run_chunks(terms, rows, supervised, lm_head, options, needs_gradient, make_row_stream);
     terms.row_loss = combine_terms(terms.ce, terms.kl, terms.cap, options);
   }
   if (needs_gradient)

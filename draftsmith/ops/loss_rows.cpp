@@ -186,10 +186,10 @@ int64_t default_chunk_rows(int64_t vocab_size, int64_t element_bytes) {
 }
 
 LossTerms lm_head_loss(const LossRows& rows, const Tensor& lm_head, const LossOptions& options) {
-  LossTerms terms = options.method == LossMethod::kFused ? fused_loss(rows, lm_head, options)
-                    : options.method == LossMethod::kRecompute
-                        ? recomputed_loss(rows, lm_head, options)
-                        : full_loss(rows, lm_head, options);
+  LossTerms terms =
+      options.method == LossMethod::kFused ? fused_loss(rows, lm_head, options, make_row_stream)
+      : options.method == LossMethod::kRecompute ? recomputed_loss(rows, lm_head, options)
+                                                 : full_loss(rows, lm_head, options);
   terms.loss_sum = (terms.weights * terms.row_loss).sum();
   return terms;
 }

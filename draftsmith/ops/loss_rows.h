@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "draftsmith/ops/lm_head_loss.h"
+#include "draftsmith/ops/row_stream.h"
 
 namespace draftsmith::ops {
 
@@ -60,7 +61,11 @@ std::vector<LossChunk>
 plan_even_chunks(const int64_t* teacher_rows, int64_t count, int64_t capacity);
 
 /// The definitions of lm_head_loss; each makes `row_loss`, with its gradient, and the other terms.
-LossTerms fused_loss(const LossRows&, const torch::Tensor& lm_head, const LossOptions&);
+LossTerms fused_loss(
+    const LossRows&,
+    const torch::Tensor& lm_head,
+    const LossOptions&,
+    const MakeRowStream& make_row_stream);
 LossTerms recomputed_loss(const LossRows&, const torch::Tensor& lm_head, const LossOptions&);
 LossTerms full_loss(const LossRows&, const torch::Tensor& lm_head, const LossOptions&);
 

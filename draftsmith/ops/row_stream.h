@@ -2,11 +2,8 @@
 #pragma once
 
 #include <functional>
-#include <optional>
-#include <vector>
+#include <memory>
 
-#include <c10/core/Event.h>
-#include <c10/core/Stream.h>
 #include <torch/types.h>
 
 namespace draftsmith::ops {
@@ -15,25 +12,21 @@ namespace draftsmith::ops {
 /// there is none, and everything happens in the order of the calls.
 class RowStream {
  public:
-  explicit RowStream(torch::Device device);
   /// Ends the use of memory that the streams share: the current stream waits for the second.
-  ~RowStream();
-  RowStream(const RowStream&) = delete;
-  RowStream& operator=(const RowStream&) = delete;
+  virtual ~RowStream() = default;
 
-  bool overlaps() const { return stream_.has_value(); }
+  virtual bool overlaps() const = 0;
 
   /// Puts `work` on the second stream, after what the current one has been given so far. Tensors of
   /// the current stream that it uses must live until the current stream has waited for it.
-  void run(const std::function<void()>& work);
+  virtual void run(const std::function<void()>& work) = 0;
 
   /// The current stream goes on after the i-th `run`.
-  void wait_for(size_t i);
-
- private:
-  torch::Device device_;
-  std::optional<c10::Stream> stream_;
-  std::vector<c10::Event> done_;
+  virtual void wait_for(size_t i) = 0;
 };
+
+using MakeRowStream = std::function<std::unique_ptr<RowStream>(torch::Device)>;
+
+std::unique_ptr<RowStream> make_row_stream(torch::Device device);
 
 }  // namespace draftsmith::ops
