@@ -63,6 +63,13 @@ void Drafter::save(const std::filesystem::path& folder, torch::ScalarType dtype)
   formats::write_safetensors(folder / "model.safetensors", tensors);
 }
 
+Drafter Drafter::copy_to(torch::Device device) const {
+  WeightMap weights;
+  for (const auto& [name, tensor] : parameters_)
+    weights[name] = tensor.detach().to(device, /*non_blocking=*/false, /*copy=*/true);
+  return {config_, std::move(weights)};
+}
+
 torch::Tensor Drafter::project_features(const torch::Tensor& features) const {
   const auto [B, S, F] = ops::dims<3>(features, "features");
   ops::check_shape(features, {B, S, fc_.weight.size(1)}, "features");
@@ -93,7 +100,7 @@ torch::Tensor Drafter::run_training_layer(
     size_t index,
     const torch::Tensor& hidden,
     const torch::Tensor& context,
-    const Places& places,
+    const BlockPlaces& places,
     ops::AttentionMethod attention) const {
   return run_layer(
       index, hidden, places.block_angles,
@@ -111,7 +118,7 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
   struct Call {
     const Drafter* drafter;
     size_t index;
-    Drafter::Places places;
+    BlockPlaces places;
     ops::AttentionMethod attention;
 
     torch::Tensor run(const torch::Tensor& hidden, const torch::Tensor& context) const {
@@ -179,16 +186,49 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
   }
 };
 
+std::vector<ops::BlockVisibility> Drafter::list_visibilities() const {
+  std::vector<ops::BlockVisibility> kinds;
+  for (size_t i = 0; i < layers_.size(); ++i)
+    if (std::find(kinds.begin(), kinds.end(), visibility(i)) == kinds.end())
+      kinds.push_back(visibility(i));
+  return kinds;
+}
+
+ops::RotaryAngles Drafter::angles(const torch::Tensor& positions) const {
+  const auto here = rope_.angles(positions, dtype());
+  return {here.cos.to(device()), here.sin.to(device())};
+}
+
+BlockPlaces Drafter::place_blocks(
+    const data::DraftBlocks& blocks,
+    ops::AttentionMethod attention,
+    bool has_fixed_sizes) const {
+  BlockPlaces places{
+      blocks.layout, angles(blocks.context_positions), angles(blocks.positions.flatten(1))};
+  const ops::BlockHeads heads{
+      blocks.context_positions.size(1), config_.num_heads, config_.num_kv_heads, config_.head_dim};
+  if (attention == ops::AttentionMethod::kBlock && ops::needs_plans(device(), dtype(), heads))
+    places.layout.plans =
+        ops::place_plans(blocks.layout, list_visibilities(), heads, device(), has_fixed_sizes);
+  return places;
+}
+
 torch::Tensor Drafter::forward(
     const torch::Tensor& embedded,
     const torch::Tensor& features,
     const data::DraftBlocks& blocks,
     const ForwardPlan& plan) const {
-  const auto [B, Q, D] = ops::dims<3>(embedded, "embedded");
+  return forward(
+      embedded, features, place_blocks(blocks, plan.attention, /*has_fixed_sizes=*/false), plan);
+}
+
+torch::Tensor Drafter::forward(
+    const torch::Tensor& embedded,
+    const torch::Tensor& features,
+    const BlockPlaces& places,
+    const ForwardPlan& plan) const {
+  ops::check_rank(embedded, 3, "embedded");
   const auto context = project_features(features);  // one projection feeds every layer
-  const Places places{
-      blocks.layout, rope_.angles(blocks.context_positions, dtype()),
-      rope_.angles(blocks.positions.view({B, Q}), dtype())};
   const bool recomputes = plan.recomputes_layers && at::GradMode::is_enabled();
   auto hidden = embedded;
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -216,10 +256,10 @@ void Drafter::append_context(
   const at::NoGradGuard no_grad;
   const auto [B, T, F] = ops::dims<3>(features, "features");
   const auto context = project_features(features);
-  const auto angles = rope_.angles(cache.next_positions(T), dtype());
+  const auto context_angles = angles(cache.next_positions(T));
   for (size_t i = 0; i < layers_.size(); ++i) {
     cache.write(
-        static_cast<int64_t>(i), layers_[i].make_keys(context, angles),
+        static_cast<int64_t>(i), layers_[i].make_keys(context, context_angles),
         layers_[i].make_values(context));
   }
   cache.advance(row_tokens.empty() ? std::vector<int64_t>(static_cast<size_t>(B), T) : row_tokens);
@@ -228,11 +268,11 @@ void Drafter::append_context(
 torch::Tensor Drafter::draft(const torch::Tensor& embedded, KvCache& cache) const {
   const at::NoGradGuard no_grad;
   const int64_t K = ops::dims<3>(embedded, "embedded")[1];
-  const auto angles = rope_.angles(cache.next_positions(K), dtype());
+  const auto block_angles = angles(cache.next_positions(K));
   auto hidden = embedded;
   for (size_t i = 0; i < layers_.size(); ++i) {
     hidden = run_layer(
-        i, hidden, angles, [&](const auto& queries, const auto& keys, const auto& values) {
+        i, hidden, block_angles, [&](const auto& queries, const auto& keys, const auto& values) {
           const auto layer = static_cast<int64_t>(i);
           cache.write(layer, keys, values);
           return ops::cached_block_attention(

@@ -24,6 +24,13 @@ struct ForwardPlan {
   bool recomputes_layers = false;
 };
 
+/// All that a forward is told of the places of its blocks, on the drafter's device but for the
+/// layout's own tensors.
+struct BlockPlaces {
+  ops::BlockLayout layout;  // with plans where attention needs them
+  ops::RotaryAngles context_angles, block_angles;
+};
+
 /// A DFlash drafter: projects the target's features once and injects them as extra keys and
 /// values into every layer; the queries are the slots of draft blocks.
 class Drafter {
@@ -37,12 +44,27 @@ class Drafter {
   /// Writes config.json and model.safetensors in `dtype`.
   void save(const std::filesystem::path& folder, torch::ScalarType dtype) const;
 
+  /// One with copies of the parameters.
+  Drafter copy_to(torch::Device device) const;
+
   /// Final-normed states of all slots of all blocks; logits = states x the target's lm_head^T.
   /// Gradient: to every parameter.
   torch::Tensor forward(              // [B, N K, D]
       const torch::Tensor& embedded,  // [B, N K, D] target embeddings of the block ids
       const torch::Tensor& features,  // [B, S, F]
       const data::DraftBlocks& blocks,
+      const ForwardPlan& plan = {}) const;
+
+  /// The forward in two parts: what the host decides about the blocks, and what is computed. Places
+  /// of equally many tokens and blocks have tensors of the same shapes if `has_fixed_sizes`.
+  BlockPlaces place_blocks(
+      const data::DraftBlocks& blocks,
+      ops::AttentionMethod attention,
+      bool has_fixed_sizes) const;
+  torch::Tensor forward(
+      const torch::Tensor& embedded,
+      const torch::Tensor& features,
+      const BlockPlaces& places,
       const ForwardPlan& plan = {}) const;
 
   /// Decoding: projects features of the next context positions into the cache, the first
@@ -63,6 +85,7 @@ class Drafter {
 
   const formats::DrafterConfig& config() const { return config_; }
   torch::ScalarType dtype() const { return fc_.weight.scalar_type(); }
+  torch::Device device() const { return fc_.weight.device(); }
   data::BlockRule block_rule(double decay_gamma) const {
     return {config_.block_size, config_.mask_token_id, decay_gamma};
   }
@@ -74,11 +97,6 @@ class Drafter {
   int64_t num_parameters() const;
 
  private:
-  /// Where the blocks of a batch stand, and the angles of context and slots.
-  struct Places {
-    ops::BlockLayout layout;
-    ops::RotaryAngles context_angles, block_angles;
-  };
   friend struct RecomputedLayer;
 
   torch::Tensor project_features(const torch::Tensor& features) const;  // [B, S, F] -> [B, S, D]
@@ -94,9 +112,11 @@ class Drafter {
       size_t index,
       const torch::Tensor& hidden,
       const torch::Tensor& context,
-      const Places& places,
+      const BlockPlaces& places,
       ops::AttentionMethod attention) const;
   ops::BlockVisibility visibility(size_t layer) const;
+  std::vector<ops::BlockVisibility> list_visibilities() const;  // each once
+  ops::RotaryAngles angles(const torch::Tensor& positions) const;
 
   formats::DrafterConfig config_;
   Rope rope_;

@@ -2,10 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <torch/types.h>
 
 namespace draftsmith::ops {
+
+/// What a layer lets its queries see beyond the layout.
+struct BlockVisibility {
+  int64_t window = 0;            // tokens, the current one included; 0 = no window
+  bool is_causal_block = false;  // slots see only slots before them and themselves
+
+  bool operator==(const BlockVisibility&) const = default;
+};
+
+/// What a GPU's kernels for one kind of layer must be told of a layout (ops/block_plan.h), on the
+/// device.
+struct PlacedPlan {
+  BlockVisibility visibility;
+  torch::Tensor lists;         // [n] int32
+  std::vector<int64_t> sizes;  // of the lists, which stand one after the other
+  bool keeps_all_blocks = false;
+};
 
 /// Where the draft blocks of a batch stand; on the host, wherever the keys are. The context that
 /// block n of row b may see is the contiguous slice [context_begin, anchor) of its row, cut further
@@ -15,12 +33,8 @@ struct BlockLayout {
   torch::Tensor keep;           // [B, N] bool; a block that is not kept sees nothing
   torch::Tensor context_begin;  // [B, N] int64, first position of the anchor's document
   int64_t block_size = 0;       // K
-};
-
-/// What a layer lets its queries see beyond the layout.
-struct BlockVisibility {
-  int64_t window = 0;            // tokens, the current one included; 0 = no window
-  bool is_causal_block = false;  // slots see only slots before them and themselves
+  /// From `place_plans`, for kernels that would else plan in every call.
+  std::vector<PlacedPlan> plans = {};
 };
 
 /// The predicate of the layer as a dense mask. Query r = n K + k of row b sees
@@ -49,6 +63,24 @@ struct BlockAttentionInputs {
   torch::Tensor block_key;      // [B, N K, G, E]
   torch::Tensor block_value;    // [B, N K, G, E]
 };
+
+/// The heads that a layout's plans are made for.
+struct BlockHeads {
+  int64_t context_length;  // S
+  int64_t query_heads, key_heads, width;
+};
+
+/// Whether kBlock takes a kernel that needs plans.
+bool needs_plans(torch::Device device, torch::ScalarType dtype, const BlockHeads& heads);
+
+/// Plans of each kind of layer, brought to `device`. With `has_fixed_sizes` their lists are as long
+/// as those of any layout with as many blocks, so that a recorded kernel can be given other ones.
+std::vector<PlacedPlan> place_plans(
+    const BlockLayout& layout,
+    const std::vector<BlockVisibility>& visibilities,
+    const BlockHeads& heads,
+    torch::Device device,
+    bool has_fixed_sizes);
 
 /// Attention of draft blocks to their context and to themselves:
 ///   out = softmax(q [context_key; block_key]^T / sqrt(E)) [context_value; block_value]

@@ -10,32 +10,6 @@ namespace {
 
 using torch::Tensor;
 
-/// What the kernels take, but for the results.
-cuda::BlockAttentionParams make_params(
-    const BlockAttentionInputs& in,
-    const BlockVisibility& visibility,
-    int64_t block_size,
-    const cuda::BlockPlanView& plan) {
-  return {
-      .query = in.query.const_data_ptr(),
-      .context_key = in.context_key.const_data_ptr(),
-      .context_value = in.context_value.const_data_ptr(),
-      .block_key = in.block_key.const_data_ptr(),
-      .block_value = in.block_value.const_data_ptr(),
-      .B = in.query.size(0),
-      .S = in.context_key.size(1),
-      .N = in.query.size(1) / block_size,
-      .K = block_size,
-      .H = in.query.size(2),
-      .G = in.context_key.size(2),
-      .E = in.query.size(3),
-      .window = visibility.window,
-      .is_causal_block = visibility.is_causal_block,
-      .plan = plan,
-      .out = nullptr,
-      .log_sum = nullptr};
-}
-
 struct PlannedAttention : torch::autograd::Function<PlannedAttention> {
   static Tensor forward(
       torch::autograd::AutogradContext* context,
@@ -44,30 +18,27 @@ struct PlannedAttention : torch::autograd::Function<PlannedAttention> {
       const Tensor& context_value,
       const Tensor& block_key,
       const Tensor& block_value,
-      const BlockLayout& layout,
-      const BlockVisibility& visibility) {
+      const PlacedPlan& plan,
+      int64_t block_size) {
     const BlockAttentionInputs in{
         query.contiguous(), context_key.contiguous(), context_value.contiguous(),
         block_key.contiguous(), block_value.contiguous()};
-    const auto plan = make_block_plan(
-        layout, visibility, in.context_key.size(1), query.size(2) / in.context_key.size(2),
-        query.size(3));
     const cuda::OnDevice place(query);
-    const auto joined = plan.join().to(query.device(), /*non_blocking=*/true);
     auto out = plan.keeps_all_blocks ? torch::empty_like(in.query) : torch::zeros_like(in.query);
     const auto log_sum =
         torch::empty(in.query.sizes().slice(0, 3), in.query.options().dtype(torch::kFloat));
+    const auto& visibility = plan.visibility;
     auto params =
-        make_params(in, visibility, layout.block_size, view_block_plan(joined, plan.sizes()));
+        make_kernel_params(in, visibility, block_size, view_block_plan(plan.lists, plan.sizes));
     params.out = out.data_ptr();
     params.log_sum = log_sum.data_ptr<float>();
     cuda::compute_block_attention(params, place.stream());
     context->save_for_backward(
         {in.query, in.context_key, in.context_value, in.block_key, in.block_value, out, log_sum,
-         joined});
-    context->saved_data["sizes"] = plan.sizes();
+         plan.lists});
+    context->saved_data["sizes"] = plan.sizes;
     context->saved_data["keeps_all_blocks"] = plan.keeps_all_blocks;
-    context->saved_data["block_size"] = layout.block_size;
+    context->saved_data["block_size"] = block_size;
     context->saved_data["window"] = visibility.window;
     context->saved_data["is_causal_block"] = visibility.is_causal_block;
     return out;
@@ -80,7 +51,7 @@ struct PlannedAttention : torch::autograd::Function<PlannedAttention> {
     const BlockAttentionInputs in{saved[0], saved[1], saved[2], saved[3], saved[4]};
     const auto sizes = context->saved_data["sizes"].toIntVector();
     const cuda::OnDevice place(in.query);
-    auto params = make_params(
+    auto params = make_kernel_params(
         in,
         {context->saved_data["window"].toInt(), context->saved_data["is_causal_block"].toBool()},
         context->saved_data["block_size"].toInt(), view_block_plan(saved[7], sizes));
@@ -109,23 +80,55 @@ struct PlannedAttention : torch::autograd::Function<PlannedAttention> {
   }
 };
 
+BlockHeads heads_of(const BlockAttentionInputs& in) {
+  return {in.context_key.size(1), in.query.size(2), in.context_key.size(2), in.query.size(3)};
+}
+
 }  // namespace
 
+bool needs_plans(torch::Device device, torch::ScalarType dtype, const BlockHeads& heads) {
+  return device.is_cuda() && dtype == torch::kBFloat16 && cuda::has_block_attention(heads.width);
+}
+
 bool has_block_kernel(const BlockAttentionInputs& in) {
-  return in.query.is_cuda() && in.query.scalar_type() == torch::kBFloat16 &&
-         cuda::has_block_attention(in.query.size(3));
+  return needs_plans(in.query.device(), in.query.scalar_type(), heads_of(in));
+}
+
+std::vector<PlacedPlan> place_plans(
+    const BlockLayout& layout,
+    const std::vector<BlockVisibility>& visibilities,
+    const BlockHeads& heads,
+    torch::Device device,
+    bool has_fixed_sizes) {
+  const auto host = [](const Tensor& x) { return x.cpu().contiguous(); };
+  const BlockLayout dense{
+      host(layout.anchors), host(layout.keep.to(torch::kBool)), host(layout.context_begin),
+      layout.block_size};
+  const int64_t repeat = heads.query_heads / heads.key_heads;
+  std::vector<PlacedPlan> plans;
+  for (const auto& visibility : visibilities) {
+    auto plan = make_block_plan(dense, visibility, heads.context_length, repeat, heads.width);
+    if (has_fixed_sizes)
+      fill_block_plan(plan, dense.anchors.numel(), dense.block_size * repeat, heads.width);
+    plans.push_back(
+        {visibility, plan.join().to(device, /*non_blocking=*/true), plan.sizes(),
+         plan.keeps_all_blocks});
+  }
+  return plans;
 }
 
 Tensor attend_by_kernel(
     const BlockAttentionInputs& in,
     const BlockLayout& layout,
     const BlockVisibility& visibility) {
-  const auto host = [](const Tensor& x) { return x.cpu().contiguous(); };
-  const BlockLayout dense{
-      host(layout.anchors), host(layout.keep.to(torch::kBool)), host(layout.context_begin),
-      layout.block_size};
-  return PlannedAttention::apply(
-      in.query, in.context_key, in.context_value, in.block_key, in.block_value, dense, visibility);
+  const auto attend = [&](const PlacedPlan& plan) {
+    return PlannedAttention::apply(
+        in.query, in.context_key, in.context_value, in.block_key, in.block_value, plan,
+        layout.block_size);
+  };
+  for (const PlacedPlan& plan : layout.plans)
+    if (plan.visibility == visibility) return attend(plan);
+  return attend(place_plans(layout, {visibility}, heads_of(in), in.query.device(), false).front());
 }
 
 }  // namespace draftsmith::ops

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "draftsmith/base/error.h"
 #include "draftsmith/ops/block_methods.h"
 
 namespace draftsmith::ops {
@@ -162,6 +163,31 @@ cuda::BlockPlanView view_block_plan(
   return view;
 }
 
+cuda::BlockAttentionParams make_kernel_params(
+    const BlockAttentionInputs& in,
+    const BlockVisibility& visibility,
+    int64_t block_size,
+    const cuda::BlockPlanView& plan) {
+  return {
+      .query = in.query.const_data_ptr(),
+      .context_key = in.context_key.const_data_ptr(),
+      .context_value = in.context_value.const_data_ptr(),
+      .block_key = in.block_key.const_data_ptr(),
+      .block_value = in.block_value.const_data_ptr(),
+      .B = in.query.size(0),
+      .S = in.context_key.size(1),
+      .N = in.query.size(1) / block_size,
+      .K = block_size,
+      .H = in.query.size(2),
+      .G = in.context_key.size(2),
+      .E = in.query.size(3),
+      .window = visibility.window,
+      .is_causal_block = visibility.is_causal_block,
+      .plan = plan,
+      .out = nullptr,
+      .log_sum = nullptr};
+}
+
 BlockPlan make_block_plan(
     const BlockLayout& layout,
     const BlockVisibility& visibility,
@@ -216,6 +242,26 @@ BlockPlan make_block_plan(
         return a.end_tile - a.first_tile > b.end_tile - b.first_tile;
       });
   return plan;
+}
+
+void fill_block_plan(
+    BlockPlan& plan,
+    int64_t num_blocks,
+    int64_t rows_of_block,
+    int64_t head_width) {
+  // Tiles that neighbours share are fewer than those that each would have alone.
+  const auto count_most = [&](int64_t tile_rows) {
+    return static_cast<size_t>(num_blocks * ((rows_of_block + tile_rows - 1) / tile_rows));
+  };
+  const size_t most_forward = count_most(cuda::forward_tile_rows(head_width));
+  const size_t most_gradient = count_most(cuda::kGradientTileRows);
+  DS_CHECK(
+      plan.forward_tiles.size() <= most_forward && plan.gradient_tiles.size() <= most_gradient);
+  plan.forward_tiles.resize(most_forward, QueryTile{});
+  for (auto i = plan.gradient_tiles.size(); i < most_gradient; ++i)
+    plan.gradient_order.push_back(static_cast<int32_t>(i));
+  plan.gradient_tiles.resize(most_gradient, QueryTile{});
+  plan.keeps_all_blocks = false;  // nor may that differ
 }
 
 }  // namespace draftsmith::ops

@@ -26,6 +26,13 @@ struct BlockPlan {
 /// Where the lists stand in what `join` gave, on its device.
 cuda::BlockPlanView view_block_plan(const torch::Tensor& joined, const std::vector<int64_t>& sizes);
 
+/// What the kernels take, but for the results.
+cuda::BlockAttentionParams make_kernel_params(
+    const BlockAttentionInputs& inputs,
+    const BlockVisibility& visibility,
+    int64_t block_size,
+    const cuda::BlockPlanView& plan);
+
 /// A pure function; the layout is dense and on the host.
 BlockPlan make_block_plan(
     const BlockLayout& layout,
@@ -33,5 +40,13 @@ BlockPlan make_block_plan(
     int64_t context_length,  // S
     int64_t repeat,          // query heads per key head
     int64_t head_width);     // E, which has a kernel
+
+/// Adds empty tiles up to the most that `num_blocks` blocks [B N] may be cut into: all layouts of so
+/// many blocks then have lists of the same lengths.
+void fill_block_plan(
+    BlockPlan& plan,
+    int64_t num_blocks,
+    int64_t rows_of_block,  // K times the query heads per key head
+    int64_t head_width);
 
 }  // namespace draftsmith::ops

@@ -129,6 +129,35 @@ TEST(BlockPlan, CoversEveryRowAndKeyOnce) {
   }
 }
 
+TEST(BlockPlan, FilledUpHasTheSameLengthsWhereverBlocksStand) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    auto c = make_case(seed);
+    const auto filled_sizes = [&] {
+      auto plan = make_block_plan(c.layout, c.visibility, c.S, c.repeat, c.E);
+      const auto keys = plan.key_tiles.size();
+      fill_block_plan(plan, c.layout.anchors.numel(), c.layout.block_size * c.repeat, c.E);
+      EXPECT_EQ(plan.key_tiles.size(), keys);
+      EXPECT_FALSE(plan.keeps_all_blocks);
+      check_tiles(c, plan.forward_tiles, cuda::forward_tile_rows(c.E));
+      check_tiles(c, plan.gradient_tiles, cuda::kGradientTileRows);
+      check_keys(c, plan);
+      auto order = plan.gradient_order;
+      std::sort(order.begin(), order.end());
+      for (size_t i = 0; i < order.size(); ++i)
+        EXPECT_EQ(order[i], static_cast<int32_t>(i));
+      return plan.sizes();
+    };
+    const auto sizes = filled_sizes();
+    c.layout.keep.fill_(true);
+    c.layout.anchors.copy_((c.layout.anchors * 7 + 3).remainder(c.S));
+    c.layout.context_begin.zero_();
+    EXPECT_EQ(filled_sizes(), sizes);
+    c.layout.keep.fill_(false);
+    EXPECT_EQ(filled_sizes(), sizes);
+  }
+}
+
 TEST(BlockPlan, PutsMostWorkFirst) {
   const auto c = make_case(3);
   const auto plan = make_block_plan(c.layout, c.visibility, c.S, c.repeat, c.E);

@@ -27,6 +27,7 @@ struct BlockAttentionKernel {
     const auto key = block.template shared<BF16>(kKeys * E);
     const auto value = block.template shared<BF16>(kKeys * E);
     const QueryTile tile = params.plan.forward_tiles[block.index() / params.G];
+    if (tile.first >= tile.end) return;  // fills the list
     const BlockRows rows(params, tile.sequence, block.index() % params.G);
     const Steps steps(tile, rows);
     const int row = block.warp() * 16;  // of the tile
@@ -82,7 +83,7 @@ struct BlockAttentionKernel {
       DS_UNROLL
       for (int half = 0; half < 2; ++half) {
         const int r = tile.first + row + MmaLayout{lane}.sum_row(2 * half);
-        views[half] = r < tile.end ? rows.view(r) : BlockRows::View{0, 0, 0, 0};
+        views[half] = r < tile.end ? rows.view(r) : BlockRows::View{};
         top[half] = -INFINITY;
         sum[half] = 0;
       }
@@ -92,8 +93,7 @@ struct BlockAttentionKernel {
       bool is_seen = false;
       DS_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int begin = step.is_own ? views[half].own_begin : views[half].context_begin;
-        const int end = step.is_own ? views[half].own_end : views[half].context_end;
+        const auto [begin, end] = views[half].of(step.is_own);
         is_seen = is_seen || (begin < end && begin < step.first + kKeys && end > step.first);
       }
       return is_seen;
@@ -141,14 +141,12 @@ struct BlockAttentionKernel {
     DS_DEVICE void hide(float (&scores)[kColumns][4], const typename Steps::Step& step) const {
       DS_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int begin = step.is_own ? views[half].own_begin : views[half].context_begin;
-        const int end = step.is_own ? views[half].own_end : views[half].context_end;
+        const auto seen = views[half].of(step.is_own);
         DS_UNROLL
         for (int n = 0; n < kColumns; ++n) {
           DS_UNROLL
           for (int i = 0; i < 2; ++i) {
-            const int j = step.first + n * 8 + column + i;
-            if (j < begin || j >= end) scores[n][2 * half + i] = -INFINITY;
+            if (!seen.has(step.first + n * 8 + column + i)) scores[n][2 * half + i] = -INFINITY;
           }
         }
       }

@@ -73,6 +73,7 @@ struct QueryGradientKernel {
     const auto keys = block.template shared<BF16>(2 * kKeys * E);
     const auto values = block.template shared<BF16>(2 * kKeys * E);
     const QueryTile tile = p.plan.gradient_tiles[p.plan.gradient_order[block.index() / p.G]];
+    if (tile.first >= tile.end) return;  // fills the list
     const BlockRows rows(p, tile.sequence, block.index() % p.G);
     const Steps steps(tile, rows);
     const int row = block.warp() * 16;
@@ -94,7 +95,7 @@ struct QueryGradientKernel {
       const int r = tile.first + row + layout.sum_row(2 * half);
       const bool is_valid = r < tile.end;
       const int64_t place = is_valid ? rows.place(r) : 0;
-      views[half] = is_valid ? rows.view(r) : BlockRows::View{0, 0, 0, 0};
+      views[half] = is_valid ? rows.view(r) : BlockRows::View{};
       gradients[half] = {
           scale * kLog2OfE, is_valid ? p.log_sum[place] * kLog2OfE : 0,
           is_valid ? params.delta[place] : 0};
@@ -123,14 +124,13 @@ struct QueryGradientKernel {
       multiply_rows<E>(block, score_gradients, upstream, row, value);
       DS_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const int begin = step.is_own ? views[half].own_begin : views[half].context_begin;
-        const int end = step.is_own ? views[half].own_end : views[half].context_end;
+        const auto seen = views[half].of(step.is_own);
         DS_UNROLL
         for (int n = 0; n < kColumns; ++n) {
           DS_UNROLL
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            const int j = step.first + n * 8 + layout.sum_column(i);
-            gradients[half](j >= begin && j < end, scores[n][i], score_gradients[n][i]);
+            const bool is_seen = seen.has(step.first + n * 8 + layout.sum_column(i));
+            gradients[half](is_seen, scores[n][i], score_gradients[n][i]);
           }
         }
       }
@@ -252,13 +252,13 @@ struct KeyGradientKernel {
         DS_UNROLL
         for (int i = 0; i < 2; ++i) {
           const auto note = notes.load_vector((half * kStep + n * 8 + layout.sum_column(i)) * 4);
+          const BlockRows::Interval seen{
+              static_cast<int>(note.values[0]), static_cast<int>(note.values[1])};
           const ScoreGradient gradient{
               scale * kLog2OfE, bits_to_float(note.values[2]), bits_to_float(note.values[3])};
           DS_UNROLL
           for (int j = i; j < 4; j += 2) {
-            const int k = tile.begin + row + layout.sum_row(j);
-            const bool is_seen =
-                k >= static_cast<int>(note.values[0]) && k < static_cast<int>(note.values[1]);
+            const bool is_seen = seen.has(tile.begin + row + layout.sum_row(j));
             gradient(is_seen, scores[n][j], gradients[n][j]);
           }
         }
@@ -281,11 +281,10 @@ struct KeyGradientKernel {
   /// What the walk needs of a row: the keys [begin, end) that it sees, log sum, delta.
   DS_DEVICE Vector<uint32_t> note_row(const BlockRows& rows, bool is_own, int r, int end) const {
     if (r >= end) return {};  // sees no key
-    const auto view = rows.view(r);
+    const auto seen = rows.view(r).of(is_own);
     const int64_t place = rows.place(r);
     return {
-        {static_cast<uint32_t>(is_own ? view.own_begin : view.context_begin),
-         static_cast<uint32_t>(is_own ? view.own_end : view.context_end),
+        {static_cast<uint32_t>(seen.begin), static_cast<uint32_t>(seen.end),
          float_to_bits(params.forward.log_sum[place] * kLog2OfE),
          float_to_bits(params.delta[place])}};
   }

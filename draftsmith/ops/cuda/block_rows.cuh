@@ -33,8 +33,14 @@ struct BlockRows {
     return ((sequence * length + i) * params.G + head) * params.E;
   }
 
+  struct Interval {
+    int begin, end;
+    DS_DEVICE bool has(int key) const { return key >= begin && key < end; }
+  };
+  /// The keys that a row sees, of the context and of its own block.
   struct View {
-    int context_begin, context_end, own_begin, own_end;
+    Interval context, own;
+    DS_DEVICE Interval of(bool is_own) const { return is_own ? own : context; }
   };
   DS_DEVICE View view(int r) const {
     const int K = static_cast<int>(params.K);
@@ -47,7 +53,7 @@ struct BlockRows {
       const int64_t first = seen.end + k - params.window + 1;
       if (first > begin) begin = first < seen.end ? static_cast<int>(first) : seen.end;
     }
-    return {begin, seen.end, n * K, params.is_causal_block ? slot + 1 : (n + 1) * K};
+    return {{begin, seen.end}, {n * K, params.is_causal_block ? slot + 1 : (n + 1) * K}};
   }
 
   /// Slots of the blocks that rows [first, end) belong to.

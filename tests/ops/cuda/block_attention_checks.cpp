@@ -152,35 +152,23 @@ struct Results {
   std::vector<Tensor> gradients;
 };
 
-/// Forward and backward where kernels run. What they do not write stays zero.
-Results run(KernelPlace& place, const Case& c, const Shape& s) {
+/// Forward and backward where kernels run. What they do not write stays zero. With `is_filled` the
+/// plan has as many tiles as any of its layouts.
+Results run(KernelPlace& place, const Case& c, const Shape& s, bool is_filled = false) {
   const auto there = [&](const Tensor& x) { return x.to(place.device()); };
   const BlockAttentionInputs in{
       there(c.in.query), there(c.in.context_key), there(c.in.context_value), there(c.in.block_key),
       there(c.in.block_value)};
   const auto upstream = there(c.upstream);
-  const auto plan = ops::make_block_plan(c.layout, s.visibility, s.S, s.H / s.G, s.E);
+  auto plan = ops::make_block_plan(c.layout, s.visibility, s.S, s.H / s.G, s.E);
+  if (is_filled) ops::fill_block_plan(plan, c.layout.anchors.numel(), s.K * (s.H / s.G), s.E);
   const auto joined = there(plan.join());
   auto out = torch::zeros_like(in.query);
   auto log_sum = torch::zeros(in.query.sizes().slice(0, 3), out.options().dtype(torch::kFloat));
-  const ops::cuda::BlockAttentionParams params{
-      .query = in.query.const_data_ptr(),
-      .context_key = in.context_key.const_data_ptr(),
-      .context_value = in.context_value.const_data_ptr(),
-      .block_key = in.block_key.const_data_ptr(),
-      .block_value = in.block_value.const_data_ptr(),
-      .B = in.query.size(0),
-      .S = s.S,
-      .N = c.layout.anchors.size(1),
-      .K = s.K,
-      .H = s.H,
-      .G = s.G,
-      .E = s.E,
-      .window = s.visibility.window,
-      .is_causal_block = s.visibility.is_causal_block,
-      .plan = ops::view_block_plan(joined, plan.sizes()),
-      .out = out.data_ptr(),
-      .log_sum = log_sum.data_ptr<float>()};
+  auto params =
+      ops::make_kernel_params(in, s.visibility, s.K, ops::view_block_plan(joined, plan.sizes()));
+  params.out = out.data_ptr();
+  params.log_sum = log_sum.data_ptr<float>();
   place.run(params);
   auto delta = torch::full_like(log_sum, 99);
   // Gradients of keys are written everywhere, those of queries where blocks are kept.
@@ -222,14 +210,23 @@ void check_values(KernelPlace& place) {
   }
 }
 
+void require_same_results(const Results& got, const Results& wanted, const std::string& what) {
+  require_same(got.out, wanted.out, "out, " + what);
+  for (size_t i = 0; i < wanted.gradients.size(); ++i)
+    require_same(got.gradients[i], wanted.gradients[i], fmt::format("gradient {}, {}", i, what));
+}
+
 void check_repeats(KernelPlace& place) {
   const Shape& s = kShapes[3];
   const auto c = make_case(s);
-  const auto once = run(place, c, s);
-  const auto again = run(place, c, s);
-  require_same(again.out, once.out, "out, once more");
-  for (size_t i = 0; i < once.gradients.size(); ++i)
-    require_same(again.gradients[i], once.gradients[i], fmt::format("gradient {}, once more", i));
+  require_same_results(run(place, c, s), run(place, c, s), "once more");
+}
+
+void check_filled_plans(KernelPlace& place) {
+  for (const Shape& s : kShapes) {
+    const auto c = make_case(s);
+    require_same_results(run(place, c, s, /*is_filled=*/true), run(place, c, s), s.name);
+  }
 }
 
 }  // namespace
@@ -237,7 +234,8 @@ void check_repeats(KernelPlace& place) {
 std::vector<KernelCheck> block_attention_checks() {
   return {
       {"BlockAttentionHasTheValuesAndGradientsOfDenseMatrices", check_values},
-      {"BlockAttentionGivesTheSameBitsInAnyOrder", check_repeats}};
+      {"BlockAttentionGivesTheSameBitsInAnyOrder", check_repeats},
+      {"BlockAttentionPassesOverTilesThatOnlyFillItsPlan", check_filled_plans}};
 }
 
 }  // namespace draftsmith::testing
