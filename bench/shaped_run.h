@@ -62,8 +62,9 @@ inline memory::StepShape make_shape(const ShapeSizes& sizes) {
 /// Training steps of a shape on made-up tensors: what a plan promises is measured on them.
 class ShapedRun {
  public:
-  explicit ShapedRun(const memory::StepShape& shape)
+  explicit ShapedRun(const memory::StepShape& shape, torch::Device device = torch::kCPU)
       : shape_(shape),
+        device_(device),
         lm_head_(make({shape.drafter.vocab_size, shape.drafter.hidden_size}, 0.05)),
         drafter_(shape.drafter, make_weights()),
         optimizer_(drafter_.parameters(), {.splits_masters = shape.splits_masters}) {
@@ -72,12 +73,23 @@ class ShapedRun {
   }
 
   int64_t lm_head_bytes() const { return static_cast<int64_t>(lm_head_.nbytes()); }
+  const torch::Tensor& lm_head() const { return lm_head_; }
+  const model::Drafter& drafter() const { return drafter_; }
+  const train::LossSettings& loss() const { return loss_; }
+  model::ForwardPlan plan() const {
+    return {ops::AttentionMethod::kBlock, shape_.recomputes_layers};
+  }
+
+  train::MicroStep run_micro_step(
+      const pipeline::TrainBatch& batch,
+      train::StepGraphs* graphs = nullptr) const {
+    return train::run_micro_step(
+        drafter_, lm_head_, batch, loss_, true, plan(), shape_.tree_budget, {}, graphs);
+  }
 
   void run_step() {
     const auto batch = make_batch();
-    const auto step = train::run_micro_step(
-        drafter_, lm_head_, batch, loss_, true,
-        {ops::AttentionMethod::kBlock, shape_.recomputes_layers}, shape_.tree_budget);
+    const auto step = run_micro_step(batch);
     optimizer_.accumulate(step.gradients);
     optimizer_.step(1e-4, 1 / step.sums.weight_sum, 1);
   }
@@ -92,25 +104,13 @@ class ShapedRun {
     return copies;
   }
 
- private:
-  torch::Tensor make(at::IntArrayRef sizes, double scale) const {
-    return random_bfloat16(sizes, scale, 1)
-        .to(shape_.element_bytes == 2 ? torch::kBFloat16 : torch::kFloat);
-  }
-
-  model::WeightMap make_weights() const {
-    model::WeightMap weights;
-    for (const auto& spec : model::list_drafter_weights(shape_.drafter))
-      weights[spec.name] =
-          spec.shape.size() == 1 ? make(spec.shape, 0) + 1 : make(spec.shape, 0.02);
-    return weights;
-  }
-
-  pipeline::TrainBatch make_batch() const {
+  /// Anchors stand at even distances, `shift` further on.
+  pipeline::TrainBatch make_batch(int64_t shift = 0) const {
     const auto& d = shape_.drafter;
     const int64_t T = shape_.context_tokens, N = shape_.blocks, K = d.block_size;
-    const auto anchors =
-        (torch::arange(N, torch::kLong) * (T - K) / N).to(torch::kLong).unsqueeze(0);
+    const auto anchors = (torch::arange(N, torch::kLong) * (T - K - shift) / N + shift)
+                             .to(torch::kLong)
+                             .unsqueeze(0);
     pipeline::TrainBatch batch;
     batch.blocks = data::join_rows(data::make_draft_blocks(
         {torch::arange(T, torch::kLong).remainder(d.vocab_size).unsqueeze(0),
@@ -125,7 +125,23 @@ class ShapedRun {
     return batch;
   }
 
+ private:
+  torch::Tensor make(at::IntArrayRef sizes, double scale) const {
+    const auto dtype = shape_.element_bytes == 2 ? torch::kBFloat16 : torch::kFloat;
+    if (device_.is_cpu()) return random_bfloat16(sizes, scale, 1).to(dtype);
+    return torch::empty(sizes, torch::TensorOptions(dtype).device(device_)).normal_(0, scale);
+  }
+
+  model::WeightMap make_weights() const {
+    model::WeightMap weights;
+    for (const auto& spec : model::list_drafter_weights(shape_.drafter))
+      weights[spec.name] =
+          spec.shape.size() == 1 ? make(spec.shape, 0) + 1 : make(spec.shape, 0.02);
+    return weights;
+  }
+
   memory::StepShape shape_;
+  torch::Device device_;
   torch::Tensor lm_head_;  // [V, D]
   model::Drafter drafter_;
   train::AdamW optimizer_;

@@ -15,6 +15,7 @@
 #include "draftsmith/app/command_line.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
+#include "draftsmith/memory/device_memory.h"
 #include "draftsmith/memory/host_allocator.h"
 
 #include "build_info_values.h"
@@ -50,6 +51,7 @@ constexpr int kExitBug = 70;
 
 int main(int argc, char** argv) {
   draftsmith::memory::install_host_allocator();
+  draftsmith::memory::use_expandable_segments();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error that names it
   try {
     return draftsmith::app::run_command_line(argc, argv, {DS_COMMIT, DS_IS_CHANGED});

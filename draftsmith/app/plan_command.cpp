@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <ATen/Parallel.h>
 
 #include "draftsmith/app/command_line.h"
@@ -63,7 +65,6 @@ memory::StepShape make_step_shape(
   shape.blocks = config.data.num_anchors;
   shape.chunk_rows = config.loss.chunk_rows;
   shape.threads = at::get_num_threads();
-  shape.product_sums = memory::measure_product_sums();
   shape.has_teacher = config.loss.kl_weight > 0;
   // Weights of another dtype than the run's are converted, so they are no mapped pages.
   const auto stored = formats::read_stored_dtype(config.target.path);
@@ -71,13 +72,19 @@ memory::StepShape make_step_shape(
   shape.splits_masters = config.train.split_masters;
   shape.tree_budget = std::min(config.eval.tree_budget, drafter.vocab_size);
   const auto& pipeline = config.pipeline;
-  if (pipeline.drafter_devices.empty()) shape.drafters = pipeline.drafter_workers;
+  const auto drafters = pipeline.name_drafter_devices(config.target);
+  const auto targets = pipeline.name_target_devices(config.target);
+  const auto& device = drafters.front();
+  shape.drafters = std::count(drafters.begin(), drafters.end(), device);
+  shape.is_on_gpu = device != "cpu";
+  if (!shape.is_on_gpu) shape.product_sums = memory::measure_product_sums();
+  shape.shares_target = pipeline.shares_devices(config.target);
+  // A GPU maps no files; and targets elsewhere leave only waiting batches with the drafter.
+  shape.has_target_copy = shape.shares_target && (shape.has_target_copy || shape.is_on_gpu);
   if (config.train.shard_optimizer) shape.optimizer_shards = pipeline.drafter_workers;
   if (pipeline.target_workers > 0) {
-    // Targets on devices of their own leave only waiting batches with the drafter.
-    const bool is_shared = pipeline.target_devices.empty();
-    shape.target_workers = is_shared ? pipeline.target_workers : 0;
-    shape.waiting_batches = pipeline.queue_batches * (is_shared ? pipeline.drafter_workers : 1);
+    shape.target_workers = std::count(targets.begin(), targets.end(), device);
+    shape.waiting_batches = pipeline.queue_batches * shape.drafters;
   }
   return shape;
 }
@@ -97,7 +104,8 @@ void run_plan(RunConfig config, const Flags& flags) {
                            ? model::make_drafter_config(config.drafter, target, config.target.path)
                            : formats::read_drafter_config(config.drafter.init);
   const auto shape = make_step_shape(config, drafter, target);
-  const int64_t budget = memory::find_budget(config.memory);
+  const int64_t budget = memory::find_budget(
+      config.memory, config.pipeline.name_drafter_devices(config.target).front());
   const auto plan = memory::choose_plan(shape, config.memory, budget);
   const int64_t P = memory::count_drafter_parameters(drafter);
   const int64_t plain_state = P * (2 * shape.element_bytes + 8);

@@ -73,7 +73,7 @@ bool show_batch(
     return name_bad_sequences(
         batch.tokens, [&](int64_t begin, int64_t end) { return states[0].slice(0, begin, end); });
   };
-  const auto blocks = step.hidden[0].unflatten(0, {anchors.size(0), -1});  // [N, K, D]
+  const auto blocks = step.hidden[0].cpu().unflatten(0, {anchors.size(0), -1});  // [N, K, D]
   print_result("  target's features: {}", name_bad(batch.features));
   print_result("  target's last states: {}", name_bad(batch.teacher_states));
   print_result(

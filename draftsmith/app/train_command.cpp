@@ -110,12 +110,18 @@ memory::MemoryPlan choose_run_plan(
   return memory::choose_plan(shape, settings, budget);
 }
 
-/// The target of a process that trains. Where others run it, only its ends are loaded; all of it
-/// to begin a drafter with its layers.
-model::Target
-open_run_target(const RunConfig& config, const std::vector<int64_t>& layer_ids, bool is_elsewhere) {
-  if (is_elsewhere) return model::Target::load_ends(config.target, nullptr);
-  return pipeline::open_target(config.target, config.data.path, layer_ids);
+/// The targets of a process that trains, one for each worker. Where others run them, only their
+/// ends are loaded, once; all of a target to begin a drafter with its layers.
+std::vector<std::shared_ptr<const model::Target>> open_run_targets(
+    const RunConfig& config,
+    const std::vector<int64_t>& layer_ids,
+    bool is_elsewhere) {
+  auto devices = config.pipeline.name_target_devices(config.target);
+  if (is_elsewhere) devices.resize(1);
+  return pipeline::open_targets(config.target, devices, [&](const model::TargetSettings& settings) {
+    return is_elsewhere ? model::Target::load_ends(settings, nullptr)
+                        : pipeline::open_target(settings, config.data.path, layer_ids);
+  });
 }
 
 void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
@@ -149,14 +155,16 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   if (checkpoint) saved = train::read_stamp(*checkpoint);
   if (saved) check_resumed(*saved, stamp, allow_change);
   auto held_out = source.held_out();
-  const int64_t budget = memory::find_budget(config.memory);
+  const auto device = config.pipeline.name_drafter_devices(config.target).front();
+  const int64_t budget = memory::find_budget(config.memory, device);
   auto shape = make_step_shape(config, drafter_config, target_config);
   shape.context_tokens = std::min(shape.context_tokens, source.most_batch_tokens());
   if (config.train.shard_optimizer) shape.optimizer_shards = seats.num_ranks();
   const auto plan = choose_run_plan(shape, config.memory, budget, saved);
   stamp.chunk_rows = plan.shape.chunk_rows;
   stamp.recomputes_layers = plan.shape.recomputes_layers;
-  const auto target = open_run_target(config, drafter_config.target_layer_ids, seats.is_split());
+  auto targets = open_run_targets(config, drafter_config.target_layer_ids, seats.is_split());
+  const auto& target = *targets.front();
 
   if (seats.is_first()) {
     prepare_run_folder(out, flags.resume);
@@ -185,14 +193,14 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   if (const auto shapes = pipeline::choose_batch_shapes(source); !shapes.empty())
     log_info("{}", pipeline::describe_shapes(shapes, source));
   log_info("memory plan:\n{}", memory::print_plan(plan, budget));
-  if (config.memory.budget != "0") memory::limit_host_bytes(budget);
+  if (config.memory.budget != "0" && device == "cpu") memory::limit_host_bytes(budget);
   auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
   if (!checkpoint && flags.resume)
     log_info("no complete checkpoint in {}: the run begins anew", out.string());
   const auto outcome = run_drafters(
-      {seats, config, target, drafter, std::move(source), std::move(held_out), plan, loss, stamp,
-       checkpoint, allow_change, settings_file});
+      {seats, config, std::move(targets), drafter, std::move(source), std::move(held_out), plan,
+       loss, stamp, checkpoint, allow_change, settings_file});
   if (!seats.is_first()) return;
   if (outcome.is_done) {
     print_result("trained {} steps: {}", outcome.total_steps, (out / "export").string());
@@ -212,6 +220,8 @@ void run_train(RunConfig config, const Flags& flags) {
   if (!serves) require(config.train.out, "train.out", "a run folder");
   config.loss.check();
   config.pipeline.check(config.target);
+  if (!serves)
+    config.pipeline.check_graphs(config.target, config.data.static_shapes, config.attention.method);
   const FieldList fields = list_fields(config);
   Seats seats(config.pipeline);
   try {

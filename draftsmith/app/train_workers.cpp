@@ -12,12 +12,16 @@
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "draftsmith/app/resume.h"
 #include "draftsmith/base/atomic_file.h"
+#include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/stop_signal.h"
+#include "draftsmith/ops/cuda/graph.h"
 #include "draftsmith/pipeline/remote_target.h"
+#include "draftsmith/pipeline/target_states.h"
 #include "draftsmith/pipeline/workers.h"
 
 namespace draftsmith::app {
@@ -76,13 +80,6 @@ void run_threads(
     });
 }
 
-model::Drafter copy_drafter(const model::Drafter& drafter) {
-  model::WeightMap weights;
-  for (const auto& [name, tensor] : drafter.parameters())
-    weights[name] = tensor.detach().clone();
-  return model::Drafter(drafter.config(), std::move(weights));
-}
-
 /// The drafters of one process.
 class DrafterThreads {
  public:
@@ -91,7 +88,10 @@ class DrafterThreads {
         recipe_{
             job_.drafter.block_rule(job_.loss.block_decay()),
             job_.drafter.config().target_layer_ids, job_.drafter.dtype(),
-            pipeline::choose_batch_shapes(job_.source)} {}
+            pipeline::choose_batch_shapes(job_.source)} {
+    for (const auto& name : job_.config.pipeline.name_drafter_devices(job_.config.target))
+      devices_.push_back(model::parse_device(name, "pipeline.drafter_devices"));
+  }
 
   TrainOutcome run() {
     const auto& seats = job_.seats;
@@ -101,10 +101,11 @@ class DrafterThreads {
       servers_ = seats.list_link_servers();
     }
     const StopSignals signals;
-    // A drafter alone trains the tensors themselves; of several each has its own.
-    drafters_.push_back(job_.drafter);
-    while (static_cast<int64_t>(drafters_.size()) < seats.num_drafters())
-      drafters_.push_back(copy_drafter(job_.drafter));
+    // The first one trains the tensors themselves, if it can; each other one has its own.
+    for (const auto device : devices_) {
+      const bool is_in_place = drafters_.empty() && device == job_.drafter.device();
+      drafters_.push_back(is_in_place ? job_.drafter : job_.drafter.copy_to(device));
+    }
     start_pipeline();
     run_threads(
         seats.num_drafters(), error,
@@ -120,7 +121,7 @@ class DrafterThreads {
           "{}", pipeline::describe_bottleneck(
                     pipeline_->stage_seconds(),
                     {job_.config.pipeline.target_workers, seats.num_drafters()},
-                    /*shares_device=*/job_.config.pipeline.target_devices.empty()));
+                    job_.config.pipeline.shares_devices(job_.config.target)));
     }
     pipeline_.reset();  // its threads use the links
     say_goodbye(error.is_set());
@@ -153,8 +154,11 @@ class DrafterThreads {
   std::vector<pipeline::TargetWorker> make_workers() const {
     std::vector<pipeline::TargetWorker> workers;
     if (!job_.seats.is_split()) {
-      for (int64_t i = 0; i < job_.config.pipeline.target_workers; ++i)
-        workers.push_back(pipeline::make_target_worker(job_.target, recipe_, list_devices()));
+      for (int64_t i = 0; i < job_.config.pipeline.target_workers; ++i) {
+        const auto& target = *job_.targets.at(static_cast<size_t>(i));
+        workers.push_back(pipeline::make_target_worker(target, recipe_));
+        hand_over_to(workers.back(), target.lm_head().device(), list_rank_devices());
+      }
       return workers;
     }
     for (size_t i = 0; i < servers_.size(); ++i) {
@@ -164,25 +168,22 @@ class DrafterThreads {
         pipeline::pad_to_shape(made, shapes);
         return made;
       }});
+      hand_over_to(workers.back(), torch::kCPU, list_rank_devices());
     }
     return workers;
   }
 
   /// The device of each rank, as far as this process has any business with it.
-  std::vector<torch::Device> list_devices() const {
-    std::vector<torch::Device> devices;
-    for (const auto& name : job_.config.pipeline.drafter_devices)
-      devices.push_back(model::parse_device(name));
-    if (!devices.empty())
-      devices.insert(
-          devices.begin(), static_cast<size_t>(job_.seats.first_rank()), devices.front());
+  std::vector<torch::Device> list_rank_devices() const {
+    auto devices = devices_;
+    devices.insert(devices.begin(), static_cast<size_t>(job_.seats.first_rank()), devices.front());
     return devices;
   }
 
   /// Batches whose states come from a target elsewhere; each thread has a tag of its own.
   train::BatchMaker make_remotely(int64_t server, int64_t tag) const {
     const pipeline::RemoteTarget remote(links_, server, tag);
-    return [remote, &target = job_.target, recipe = recipe_](data::SourceBatch batch) {
+    return [remote, &target = target(), recipe = recipe_](data::SourceBatch batch) {
       return remote.make_train_batch(
           target, std::move(batch), recipe.target_layer_ids, recipe.drafter_dtype);
     };
@@ -190,16 +191,18 @@ class DrafterThreads {
 
   void train(int64_t index, const pipeline::Ranks& ranks, const StopSignals& signals) {
     const auto& config = job_.config;
+    const c10::DeviceGuard guard(devices_[static_cast<size_t>(index)]);
     model::Drafter drafter = drafters_[static_cast<size_t>(index)];  // shares its tensors
     // First weights are computed, and two machines may round differently.
     for (const auto& [name, weight] : drafter.parameters())
       ranks.broadcast(weight);
     train::Trainer trainer(
-        job_.target, std::move(drafter), job_.source.share(), job_.loss, config.train, job_.stamp,
+        target(), std::move(drafter), job_.source.share(), job_.loss, config.train, job_.stamp,
         ranks);
     trainer.use_plan(
         {model::parse_attention_method(config.attention.method),
          job_.plan.shape.recomputes_layers});
+    if (config.pipeline.cuda_graphs) trainer.use_recorder(make_recorder(index));
     trainer.count_trees_of(config.eval.tree_budget);
     if (job_.held_out) trainer.evaluate_on(job_.held_out->share());
     if (!servers_.empty()) {
@@ -224,6 +227,22 @@ class DrafterThreads {
     if (index == 0) outcome_ = {is_done, trainer.progress().step, trainer.total_steps()};
   }
 
+  /// Errors: ConfigError for a drafter whose attention cannot be recorded.
+  std::unique_ptr<ops::Recorder> make_recorder(int64_t index) const {
+    const auto& drafter = drafters_[static_cast<size_t>(index)];
+    const auto& config = drafter.config();
+    const ops::BlockHeads heads{0, config.num_heads, config.num_kv_heads, config.head_dim};
+    if (!ops::needs_plans(drafter.device(), drafter.dtype(), heads)) {
+      throw ConfigError(
+          {.what = "pipeline.cuda_graphs",
+           .expected = "a drafter in bfloat16 with heads of 64, 128 or 256",
+           .got = fmt::format(
+               "one in {} with heads of {}", model::dtype_name(drafter.dtype()), config.head_dim),
+           .hint = "--pipeline.cuda_graphs=false"});
+    }
+    return ops::cuda::make_graph_recorder(drafter.device());
+  }
+
   void say_goodbye(bool has_failed) const {
     for (const int64_t server : servers_) {
       try {
@@ -234,8 +253,11 @@ class DrafterThreads {
     }
   }
 
+  const model::Target& target() const { return *job_.targets.front(); }
+
   TrainJob job_;
   pipeline::BatchRecipe recipe_;
+  std::vector<torch::Device> devices_;  // of the drafters here
   std::vector<model::Drafter> drafters_;
   pipeline::Ranks links_;         // to targets elsewhere
   std::vector<int64_t> servers_;  // their ranks among the links
@@ -248,13 +270,16 @@ class DrafterThreads {
 TrainOutcome run_drafters(TrainJob job) { return DrafterThreads(std::move(job)).run(); }
 
 void run_targets(const Seats& seats, const RunConfig& config) {
-  const auto target = model::Target::load(config.target);
+  const auto targets = pipeline::open_targets(
+      config.target, config.pipeline.name_target_devices(config.target), model::Target::load);
   log_info(
       "runs the target for {} processes of drafters, in {} threads", seats.num_link_clients(),
       seats.num_targets());
   const StopSignals signals;  // the drafters' processes decide; they say goodbye
   FirstError error;
   run_threads(seats.num_targets(), error, [&](int64_t index, pipeline::Ranks& ranks) {
+    const auto& target = *targets.at(static_cast<size_t>(index));
+    const c10::DeviceGuard guard(target.lm_head().device());
     ranks = seats.join_links(index);
     pipeline::serve_target(target, ranks, seats.num_link_clients());
   });

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +21,9 @@ namespace draftsmith::app {
 struct TrainJob {
   const Seats& seats;
   const RunConfig& config;
-  const model::Target& target;  // in a split run its embedding and head
+  /// Of each target worker, at least one; in a split run its embedding and head. The first one is
+  /// that of evaluations.
+  std::vector<std::shared_ptr<const model::Target>> targets;
   const model::Drafter& drafter;  // with its first weights; the first one trains these tensors
   data::BatchSource source;
   std::optional<data::BatchSource> held_out;

@@ -9,6 +9,8 @@
 #include <optional>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/model/settings.h"
+#include "draftsmith/ops/cuda/devices.h"
 #include "draftsmith/ops/lm_head_loss.h"
 
 namespace draftsmith::memory {
@@ -17,6 +19,7 @@ namespace {
 constexpr double kAllocatorSlack = 0.01;  // small tensors that no part names
 constexpr int64_t kSmallestChunk = 16;    // rows
 constexpr double kShareOfAvailable = 0.9;
+constexpr double kShareOfGpu = 0.95;
 
 /// Recomputation that the settings allow, cheapest first.
 std::vector<bool> list_recomputation(const MemorySettings& settings) {
@@ -102,8 +105,8 @@ MemoryPlan plan_memory(const StepShape& shape) {
   plan.drafter_step = step.peak();
   if (plan.drafter_step > plan.target_forward) plan.parts = step.parts_at_peak();
   // A snapshot of weights, masters and moments is written while training goes on.
-  const int64_t snapshot = count_drafter_parameters(shape.drafter) *
-                           (shape.element_bytes + shape.master_bytes() + 8);
+  const int64_t snapshot =
+      count_drafter_parameters(shape.drafter) * (shape.element_bytes + shape.master_bytes() + 8);
   plan.saving = std::max(plan.target_forward, plan.drafter_step) + snapshot;
   // A state in shards is gathered before it is copied.
   if (shape.optimizer_shards > 1)
@@ -142,9 +145,12 @@ MemoryPlan choose_plan(StepShape shape, const MemorySettings& settings, int64_t 
        .hint = suggest(shape, settings, budget)});
 }
 
-int64_t find_budget(const MemorySettings& settings) {
+int64_t find_budget(const MemorySettings& settings, const std::string& device) {
   const int64_t budget = parse_bytes(settings.budget, "memory.budget");
   if (budget > 0) return budget;
+  const auto place = model::parse_device(device, "pipeline.drafter_devices");
+  if (!place.is_cpu())
+    return static_cast<int64_t>(kShareOfGpu * static_cast<double>(ops::cuda::free_bytes(place)));
   std::ifstream file("/proc/meminfo");
   std::string key, unit;
   int64_t kilobytes = 0;

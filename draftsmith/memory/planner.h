@@ -42,8 +42,10 @@ MemoryPlan run_in_turn(const MemoryPlan& plan);
 /// and data.tokens_per_batch would fit.
 MemoryPlan choose_plan(StepShape shape, const MemorySettings& settings, int64_t budget);
 
-/// settings.budget, or what the machine has: nine tenths of the memory that is available now.
-int64_t find_budget(const MemorySettings& settings);
+/// settings.budget, or what the drafter's device ("cpu", "cuda:0") has: nine tenths of the memory
+/// that is available now, and of a GPU, which nobody else uses, 95 %.
+/// Errors: DeviceError for a device that is not there, if it is asked.
+int64_t find_budget(const MemorySettings& settings, const std::string& device);
 
 /// The plan as a table for people: parts of the peak, phases, what was chosen.
 std::string print_plan(const MemoryPlan& plan, int64_t budget);

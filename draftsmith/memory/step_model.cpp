@@ -84,8 +84,10 @@ struct Sizes {
   int64_t saved_context() const { return 3 * context_keys() + T * G * kDouble; }
   /// Normed input, queries and keys before and after, values, output, log sums, scales.
   int64_t saved_attention() const {
-    return states() + 2 * queries() + 3 * block_keys() + queries() + R * (H + G + H + 1) * kDouble;
+    return states() + 2 * queries() + 3 * block_keys() + queries() + R * (H + G + 1) * kDouble +
+           log_sums();
   }
+  int64_t log_sums() const { return R * H * (s.is_on_gpu ? kFloat : kDouble); }
   /// Sum before the MLP, its norm, gate, up and their product.
   int64_t saved_mlp() const { return 2 * states() + 3 * mlp() + R * kDouble; }
 
@@ -108,6 +110,7 @@ struct Sizes {
 
   /// While one head's tiles run forward or backward, on every thread.
   int64_t attention_scratch(int64_t threads, bool is_backward) const {
+    if (s.is_on_gpu) return is_backward ? R * H * kFloat : 0;  // tiles are in shared memory
     const int64_t queries = R * (H / G);
     const int64_t packed = G == 1 ? 0 : queries * E * b;  // all heads are no copy
     const int64_t most = std::min(tiles.cells, ops::kProductCellsOfThread);
@@ -163,7 +166,7 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s, bool is_
   ledger.add(kBackward, z.queries() + key_gradients);
   ledger.touch(kBackward, z.attention_scratch(s.threads, true));
   ledger.drop(kBackward, z.queries());
-  ledger.drop(kAttention, 2 * z.queries() + 2 * z.block_keys() + z.R * z.H * kDouble);
+  ledger.drop(kAttention, 2 * z.queries() + 2 * z.block_keys() + z.log_sums());
   ledger.drop(kContext, 2 * z.context_keys());
   ledger.touch(kBackward, z.states() + z.queries());
   ledger.add(kGradients, (z.D * z.C + 2 * z.D * z.Gd) * b);
@@ -194,10 +197,9 @@ void add_state(Ledger& ledger, const StepShape& s) {
   ledger.add("moments", 2 * own * kFloat);
   if (s.has_target_copy)
     ledger.add("target weights", count_target_parameters(s.target) * s.target_element_bytes);
-  if (s.element_bytes != s.target_element_bytes)
+  if (s.element_bytes != s.target_element_bytes || !s.shares_target)
     ledger.add(
-        "lm_head in the drafter's type",
-        s.target.vocab_size * s.target.hidden_size * s.element_bytes);
+        "the drafter's own lm_head", s.target.vocab_size * s.target.hidden_size * s.element_bytes);
 }
 
 void add_target_forward(Ledger& ledger, const StepShape& s) {
@@ -205,6 +207,12 @@ void add_target_forward(Ledger& ledger, const StepShape& s) {
   const int64_t T = s.context_tokens, b = s.target_element_bytes;
   const int64_t states = T * t.hidden_size * b;
   const auto captured = static_cast<int64_t>(s.drafter.target_layer_ids.size());
+  const int64_t embedded =
+      s.rows() * (s.drafter.hidden_size * s.element_bytes + 4 * kLong + kFloat);
+  if (!s.shares_target) {
+    ledger.add(kFeatures, (captured + 1) * states / b * s.element_bytes + embedded);
+    return;
+  }
   const int64_t queries = T * t.num_heads * t.head_dim * b;
   const int64_t keys = T * t.num_kv_heads * t.head_dim * b;
   const int64_t mlp = T * t.intermediate_size * b;
@@ -226,7 +234,7 @@ void add_target_forward(Ledger& ledger, const StepShape& s) {
     ledger.add(kFeatures, converted);
     ledger.drop(kFeatures, (captured + 1) * states);
   }
-  ledger.add(kFeatures, s.rows() * (s.drafter.hidden_size * s.element_bytes + 4 * kLong + kFloat));
+  ledger.add(kFeatures, embedded);
 }
 
 void add_other_drafters(Ledger& ledger, const StepShape& s) {

@@ -20,7 +20,9 @@ struct StepShape {
   int64_t threads = 1;               // of this process
   bool has_teacher = true;           // KL: the target's final states are needed
   bool recomputes_layers = false;
-  bool has_target_copy = false;  // the target's weights are converted, not mapped
+  bool has_target_copy = false;  // the target's weights are converted or on a GPU, not mapped
+  bool shares_target = true;     // its forwards and its head are in the drafter's memory
+  bool is_on_gpu = false;        // the drafter is: its kernels keep other things
   bool splits_masters = false;   // masters are the weights and 16 bits
   int64_t product_sums = 0;      // of this machine: see measure_product_sums
   int64_t tree_budget = 0;       // nodes of the trees that logged steps count

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/model/settings.h"
 
+#include <fmt/format.h>
+
 #include "draftsmith/base/error.h"
+#include "draftsmith/ops/cuda/devices.h"
 
 namespace draftsmith::model {
 
@@ -80,13 +83,18 @@ std::string dtype_name(torch::ScalarType dtype) {
   return dtype == torch::kBFloat16 ? "bfloat16" : "float32";
 }
 
-torch::Device parse_device(const std::string& name) {
+torch::Device parse_device(const std::string& name, const std::string& key) {
   if (name == "cpu") return torch::kCPU;
+  const int64_t count = ops::cuda::count_devices();
+  for (int64_t i = 0; i < count; ++i)
+    if (name == fmt::format("cuda:{}", i)) return {torch::kCUDA, static_cast<c10::DeviceIndex>(i)};
   throw DeviceError(
-      {.what = "target.device",
-       .expected = "cpu, the only device of this build",
-       .got = "'" + name + "'",
-       .hint = "--target.device=cpu"});
+      {.what = key,
+       .expected = count == 0   ? "cpu, the only device here"
+                   : count == 1 ? "cpu or cuda:0"
+                                : fmt::format("cpu, or cuda:0 to cuda:{}", count - 1),
+       .got = fmt::format("'{}'", name),
+       .hint = fmt::format("--{}={}", key, count == 0 ? "cpu" : "cuda:0")});
 }
 
 }  // namespace draftsmith::model

@@ -52,7 +52,7 @@ ops::AttentionMethod parse_attention_method(const std::string& name);
 torch::ScalarType parse_dtype(const std::string& name);
 std::string dtype_name(torch::ScalarType dtype);
 
-/// Errors: DeviceError for a device that this build does not have.
-torch::Device parse_device(const std::string& name);
+/// "cpu" or "cuda:N". Errors: DeviceError, naming the setting, for a device that is not there.
+torch::Device parse_device(const std::string& name, const std::string& key);
 
 }  // namespace draftsmith::model

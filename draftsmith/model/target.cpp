@@ -49,10 +49,10 @@ attend_causally(const torch::Tensor& query, const torch::Tensor& key, const torc
 }
 
 std::vector<torch::Device> list_devices(const TargetSettings& settings) {
-  if (settings.devices.empty()) return {parse_device(settings.device)};
+  if (settings.devices.empty()) return {parse_device(settings.device, "target.device")};
   std::vector<torch::Device> devices;
   for (const std::string& name : settings.devices)
-    devices.push_back(parse_device(name));
+    devices.push_back(parse_device(name, "target.devices"));
   return devices;
 }
 
@@ -105,9 +105,8 @@ Documents find_documents(const torch::Tensor& document_ids, int64_t B, int64_t S
         positions[end] = end - begin;
       documents.spans.push_back({b, begin, end});
     }
-    const int64_t end = documents.spans.empty() || documents.spans.back().row != b
-                            ? 0
-                            : documents.spans.back().end;
+    const int64_t end =
+        documents.spans.empty() || documents.spans.back().row != b ? 0 : documents.spans.back().end;
     if (std::any_of(ids + end, ids + S, [](int64_t id) { return id >= 0; })) {
       throw ShapeError(
           {.what = "document_ids",
@@ -175,9 +174,9 @@ Target Target::load_parts(const TargetSettings& settings, bool is_whole) {
       return spec.layer >= 0 && spec.layer < config.num_layers;
     });
   }
-  auto weights = load_weights(
-      reader, specs, dtype, known_extras,
-      [&](const WeightSpec& spec) { return places[static_cast<size_t>(spec.layer + 1)]; });
+  auto weights = load_weights(reader, specs, dtype, known_extras, [&](const WeightSpec& spec) {
+    return places[static_cast<size_t>(spec.layer + 1)];
+  });
   target.layer_devices_.assign(places.begin() + 1, places.end() - 1);
 
   target.embedding_ = weights.at(config.weight_prefix + "embed_tokens.weight");
@@ -273,8 +272,8 @@ TargetStates Target::forward(
     const torch::Tensor& document_ids) const {
   const at::NoGradGuard no_grad;
   const auto [B, S] = ops::dims<2>(ids, "input_ids");
-  const auto documents = document_ids.defined() ? find_documents(document_ids, B, S)
-                                                : Documents::of_whole_rows(B, S);
+  const auto documents =
+      document_ids.defined() ? find_documents(document_ids, B, S) : Documents::of_whole_rows(B, S);
   for (const ops::Span& span : documents.spans)
     check_positions(span.end - span.begin);
   return run(
@@ -311,9 +310,9 @@ TargetStates Target::forward(
       [&](size_t i, const auto& queries, const auto& keys, const auto& values) {
         const int64_t layer = cache.kv_layers_[i];
         kv.write(layer, keys, values);
-        return is_prefill ? attend_causally(queries, keys, values)
-                          : ops::cached_attention(
-                                queries, kv.keys(layer), kv.values(layer), kv.lengths());
+        return is_prefill
+                   ? attend_causally(queries, keys, values)
+                   : ops::cached_attention(queries, kv.keys(layer), kv.values(layer), kv.lengths());
       },
       [&](size_t i, const DeltaNet& net, const torch::Tensor& normed) {
         return is_prefill ? net.prefill(normed, counts, cache.delta_[i])

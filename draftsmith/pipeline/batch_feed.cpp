@@ -6,6 +6,7 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/stopwatch.h"
 #include "draftsmith/memory/stage.h"
+#include "draftsmith/pipeline/handoff.h"
 
 namespace draftsmith::pipeline {
 
@@ -39,6 +40,7 @@ std::optional<TrainBatch> InlineFeed::next() {
   }();
   const double data_seconds = watch.restart();
   auto batch = make_train_batch(target_, std::move(read), recipe_);
+  move_batch(batch, recipe_.drafter_device);
   batch.number = number_;
   batch.times = {data_seconds, watch.seconds()};
   cursor_ = source_.advance(cursor_, ranks_);

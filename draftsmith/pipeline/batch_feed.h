@@ -19,6 +19,7 @@ struct BatchRecipe {
   std::vector<int64_t> target_layer_ids;
   torch::ScalarType drafter_dtype = torch::kFloat;
   BatchShapes shapes = {};
+  torch::Device drafter_device = torch::kCPU;
 };
 
 /// Runs the target over a batch, or takes its stored features, and pads what comes of it.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include <c10/core/Stream.h>
 
+#include "draftsmith/pipeline/pinned_ring.h"
 #include "draftsmith/pipeline/train_batch.h"
 
 namespace draftsmith::pipeline {
@@ -12,7 +14,8 @@ namespace draftsmith::pipeline {
 /// Moves what a target worker made to a drafter's device. The copy runs on streams of its
 /// own beside both sides' work, and an event tells the drafter's stream, not its thread, when it is
 /// there. Host tensors are copied from pinned memory; where two devices cannot reach each other,
-/// the driver goes through the host.
+/// the bytes go through a small ring of pinned buffers. Only what a drafter on
+/// the host is given is waited for.
 ///
 /// Streams and events are those of c10, for whatever device the build has. Between host and host
 /// nothing happens.
@@ -24,13 +27,17 @@ class Handoff {
   void send(TrainBatch& batch);
 
  private:
-  torch::Tensor move(const torch::Tensor& tensor) const;
+  torch::Tensor move(const torch::Tensor& tensor);
 
   torch::Device from_, to_;
   std::optional<c10::Stream> from_stream_, to_stream_;  // absent for the host
+  std::unique_ptr<PinnedRing> ring_;                    // where there is no other way
 };
 
 /// In the drafter's thread, before its first use of the batch.
 void receive(TrainBatch& batch);
+
+/// The same in one: the batch on a device, for the current stream there.
+void move_batch(TrainBatch& batch, torch::Device device);
 
 }  // namespace draftsmith::pipeline

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "draftsmith/base/error.h"
 
 namespace draftsmith::pipeline {
@@ -14,7 +16,7 @@ void check_devices(
     int64_t workers,
     const std::string& workers_key) {
   for (const auto& name : devices)
-    model::parse_device(name);
+    model::parse_device(name, key);
   if (devices.empty() || static_cast<int64_t>(devices.size()) == workers) return;
   throw ConfigError(
       {.what = key,
@@ -44,13 +46,48 @@ void PipelineSettings::check(const model::TargetSettings& target) const {
          .got = "0",
          .hint = "--pipeline.target_workers=1"});
   }
-  if (cuda_graphs) {
+}
+
+std::vector<std::string> PipelineSettings::name_target_devices(
+    const model::TargetSettings& target) const {
+  if (!target_devices.empty()) return target_devices;
+  // The end of a target that is spread over devices is where its states come from.
+  const auto& device = target.devices.empty() ? target.device : target.devices.back();
+  return std::vector<std::string>(
+      static_cast<size_t>(std::max<int64_t>(1, target_workers)), device);
+}
+
+std::vector<std::string> PipelineSettings::name_drafter_devices(
+    const model::TargetSettings& target) const {
+  if (!drafter_devices.empty()) return drafter_devices;
+  return std::vector<std::string>(
+      static_cast<size_t>(drafter_workers), name_target_devices(target).front());
+}
+
+bool PipelineSettings::shares_devices(const model::TargetSettings& target) const {
+  const auto targets = name_target_devices(target);
+  const auto drafters = name_drafter_devices(target);
+  return std::find_first_of(targets.begin(), targets.end(), drafters.begin(), drafters.end()) !=
+         targets.end();
+}
+
+void PipelineSettings::check_graphs(
+    const model::TargetSettings& target,
+    bool has_static_shapes,
+    const std::string& attention_method) const {
+  if (!cuda_graphs) return;
+  const auto refuse = [](const std::string& expected, const std::string& got,
+                         const std::string& hint) {
     throw ConfigError(
-        {.what = "pipeline.cuda_graphs",
-         .expected = "false without CUDA devices",
-         .got = "true",
-         .hint = "--pipeline.cuda_graphs=false"});
-  }
+        {.what = "pipeline.cuda_graphs", .expected = expected, .got = got, .hint = hint});
+  };
+  for (const auto& device : name_drafter_devices(target))
+    if (device == "cpu")
+      refuse("drafters on CUDA devices", "one on the cpu", "--pipeline.cuda_graphs=false");
+  if (!has_static_shapes)
+    refuse("batches of few shapes", "data.static_shapes=false", "--data.static_shapes=true");
+  if (attention_method != "block")
+    refuse("attention.method=block", attention_method, "--attention.method=block");
 }
 
 void add_fields(FieldList& fields, PipelineSettings& settings) {
@@ -70,7 +107,7 @@ void add_fields(FieldList& fields, PipelineSettings& settings) {
       "a device for each target worker; empty = target.device for all");
   fields.add(
       "drafter_devices", settings.drafter_devices,
-      "a device for each drafter worker; empty = target.device for all");
+      "a device for each drafter worker; empty = that of the first target for all");
   fields.add_choice(
       "role", settings.role, {"both", "target", "drafter"},
       "what this process does in a run of several: runs the target for others, trains, or both");

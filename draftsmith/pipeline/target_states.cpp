@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/pipeline/target_states.h"
 
+#include <map>
+
 #include "draftsmith/base/log.h"
 #include "draftsmith/data/feature_store.h"
 #include "draftsmith/formats/model_fingerprint.h"
@@ -18,6 +20,22 @@ model::Target open_target(
       "features: stored in {} ({}), so of the target only embedding and head are loaded",
       dataset.string(), store->header().format);
   return model::Target::load_ends(settings, std::move(store));
+}
+
+std::vector<std::shared_ptr<const model::Target>> open_targets(
+    const model::TargetSettings& settings,
+    const std::vector<std::string>& devices,
+    const std::function<model::Target(const model::TargetSettings&)>& open) {
+  std::map<std::string, std::shared_ptr<const model::Target>> opened;
+  std::vector<std::shared_ptr<const model::Target>> targets;
+  for (const auto& device : devices) {
+    auto& target = opened[device];
+    auto own = settings;
+    own.device = device;
+    if (target == nullptr) target = std::make_shared<const model::Target>(open(own));
+    targets.push_back(target);
+  }
+  return targets;
 }
 
 data::DataSettings fit_positions(data::DataSettings settings, const formats::TargetConfig& target) {

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "draftsmith/data/settings.h"
@@ -17,6 +20,13 @@ model::Target open_target(
     const model::TargetSettings& settings,
     const std::filesystem::path& dataset,
     const std::vector<int64_t>& layer_ids);
+
+/// One for each of the devices, with the settings but for those; devices of the same name share one.
+/// Errors: as open_target.
+std::vector<std::shared_ptr<const model::Target>> open_targets(
+    const model::TargetSettings& settings,
+    const std::vector<std::string>& devices,
+    const std::function<model::Target(const model::TargetSettings&)>& open);
 
 /// `data.max_length` lowered, with a line in the log, to the positions that the target was made for.
 data::DataSettings fit_positions(data::DataSettings settings, const formats::TargetConfig& target);

@@ -35,10 +35,7 @@ LoadBatch make_loader(data::BatchSource source, const BatchRecipe& recipe, const
   };
 }
 
-TargetWorker make_target_worker(
-    const model::Target& target,
-    const BatchRecipe& recipe,
-    const std::vector<torch::Device>& drafter_devices) {
+TargetWorker make_target_worker(const model::Target& target, const BatchRecipe& recipe) {
   const torch::Device device = target.lm_head().device();
   TargetWorker worker;
   worker.run = [&target, recipe, device](data::SourceBatch batch) {
@@ -49,15 +46,21 @@ TargetWorker make_target_worker(
     const c10::DeviceGuard guard(device);
     warm_up(target, recipe.target_layer_ids);
   };
-  if (drafter_devices.empty()) return worker;
+  return worker;
+}
+
+void hand_over_to(
+    TargetWorker& worker,
+    torch::Device from,
+    const std::vector<torch::Device>& drafter_devices) {
+  // Functions are copied, ways are not.
   auto ways = std::make_shared<std::vector<Handoff>>();
-  for (const auto& drafter_device : drafter_devices)
-    ways->emplace_back(device, drafter_device);
-  worker.hand_over = [ways, device](TrainBatch& batch, int64_t rank) {
-    const c10::DeviceGuard guard(device);
+  for (const auto& to : drafter_devices)
+    ways->emplace_back(from, to);
+  worker.hand_over = [ways, from](TrainBatch& batch, int64_t rank) {
+    const c10::DeviceGuard guard(from);
     ways->at(static_cast<size_t>(rank)).send(batch);
   };
-  return worker;
 }
 
 }  // namespace draftsmith::pipeline

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/model/target.h"
 #include "draftsmith/pipeline/pipeline.h"
@@ -11,10 +13,13 @@ namespace draftsmith::pipeline {
 LoadBatch make_loader(data::BatchSource source, const BatchRecipe& recipe, const FeedStart& start);
 
 /// Runs the target, which must outlive it, as make_train_batch does. Workers on one device may
-/// share a target. With `drafter_devices`, one for each rank, batches are handed over to them.
-TargetWorker make_target_worker(
-    const model::Target& target,
-    const BatchRecipe& recipe,
-    const std::vector<torch::Device>& drafter_devices = {});
+/// share a target.
+TargetWorker make_target_worker(const model::Target& target, const BatchRecipe& recipe);
+
+/// Hands the batches that come from `from` over to the device of their rank, one for each.
+void hand_over_to(
+    TargetWorker& worker,
+    torch::Device from,
+    const std::vector<torch::Device>& drafter_devices);
 
 }  // namespace draftsmith::pipeline

@@ -39,12 +39,12 @@ ExpectedTokens sum_expected_tokens(
   const int64_t K = shape[2];
   const auto is_supervised = (blocks.weights > 0).contiguous();
   const auto is_free = is_supervised.logical_not();
-  const auto label_probability = terms.label_probability.view(shape).to(torch::kDouble);
+  const auto label_probability = terms.label_probability.cpu().view(shape).to(torch::kDouble);
   const auto prefix = label_probability.masked_fill(is_free, 1).cumprod(-1);
 
   const auto labels = blocks.labels.contiguous();
-  const auto ids = terms.top_ids.contiguous();
-  const auto log_probs = terms.top_log_probs.to(torch::kFloat).contiguous();
+  const auto ids = terms.top_ids.cpu().contiguous();
+  const auto log_probs = terms.top_log_probs.to(torch::kCPU, torch::kFloat).contiguous();
   const int64_t num_blocks = blocks.weights.numel() / K;
   std::vector<ExpectedTokens> parts(static_cast<size_t>(num_blocks));
   at::parallel_for(0, num_blocks, 16, [&](int64_t begin, int64_t end) {

@@ -72,8 +72,10 @@ sum_metrics(const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_
   sums.tokens = tokens;
 
   const auto is_supervised = blocks.weights > 0;  // [B, N, K]
-  const auto is_correct =
-      terms.predicted.view(blocks.labels.sizes()).eq(blocks.labels).logical_and(is_supervised);
+  const auto is_correct = terms.predicted.cpu()
+                              .view(blocks.labels.sizes())
+                              .eq(blocks.labels)
+                              .logical_and(is_supervised);
   sums.correct = sum_slots(is_correct);
   sums.count = sum_slots(is_supervised);
   // Unsupervised slots neither break the prefix nor count.

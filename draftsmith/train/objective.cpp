@@ -50,16 +50,17 @@ ops::LossTerms compute_objective(
     const data::DraftBlocks& blocks,
     const LossSettings& settings,
     int64_t top_k) {
+  const auto there = [&](const Tensor& tensor) { return tensor.flatten().to(hidden.device()); };
   ops::LossRows rows;
   rows.hidden = hidden.flatten(0, 1);
-  rows.labels = blocks.labels.flatten();
-  rows.weights = blocks.weights.flatten();
+  rows.labels = there(blocks.labels);
+  rows.weights = there(blocks.weights);
   if (teacher_states.defined() && settings.kl_weight != 0) {
     const int64_t B = teacher_states.size(0);
     const int64_t S = teacher_states.size(1);
     const auto first_row = torch::arange(B, torch::kLong).mul_(S).view({B, 1, 1});
     rows.teacher_states = teacher_states.flatten(0, 1);
-    rows.teacher_rows = (blocks.teacher_rows + first_row).flatten();
+    rows.teacher_rows = there(blocks.teacher_rows + first_row);
   }
   auto options = loss_options(settings, lm_head.size(0), lm_head.element_size());
   options.top_k = top_k;
@@ -67,7 +68,8 @@ ops::LossTerms compute_objective(
   if (settings.is_dpace()) {
     const auto shape = blocks.weights.sizes();
     terms.weights =
-        dpace_weights(terms.label_probability.view(shape), blocks.weights > 0, settings).flatten();
+        dpace_weights(terms.label_probability.view(shape), rows.weights.view(shape) > 0, settings)
+            .flatten();
     terms.weight_sum = torch::full_like(terms.weight_sum, blocks.num_rows);
     terms.loss_sum = (terms.weights * terms.row_loss).sum();
   }

@@ -11,19 +11,23 @@ namespace {
 
 using torch::Tensor;
 
-/// Parameters updated together: their float32 numbers stay in a cache, and whole vectors of any
-/// processor fit, so that the result does not depend on it.
-constexpr int64_t kTogether = int64_t{1} << 20;
+/// Parameters updated together. On the host their float32 numbers stay in a cache, and whole
+/// vectors of any processor fit, so that the result does not depend on it; on a GPU a launch must
+/// be worth its start.
+int64_t count_together(torch::Device device) {
+  return device.is_cpu() ? int64_t{1} << 20 : int64_t{1} << 24;
+}
 
 // Prefixes of tensors in a saved state.
 constexpr const char* kMaster = "master.";
 constexpr const char* kLowBits = "master_low.";
 
-/// Calls `run(first, count)` for stretches of that many numbers.
+/// Calls `run(first, count)` for stretches of a tensor's numbers.
 template <class Run>
-void for_stretches(int64_t count, const Run& run) {
-  for (int64_t first = 0; first < count; first += kTogether)
-    run(first, std::min(kTogether, count - first));
+void for_stretches(const Tensor& tensor, const Run& run) {
+  const int64_t count = tensor.numel(), together = count_together(tensor.device());
+  for (int64_t first = 0; first < count; first += together)
+    run(first, std::min(together, count - first));
 }
 
 Tensor stretch_of(const Tensor& tensor, int64_t first, int64_t count) {
@@ -81,11 +85,13 @@ void AdamW::update(const Part& part, int64_t first, int64_t count, double lr, do
   const auto weight = stretch_of(part.weight, first, count);
   const auto kept = stretch_of(part.master, first, count);
   const auto master = masters_ == Masters::kSplit ? ops::join_float(weight, kept) : kept;
+  const auto steps =
+      torch::full({}, static_cast<double>(num_steps_), kept.options().dtype(torch::kFloat));
   at::_fused_adamw_(
       {master}, {stretch_of(part.gradient, first, count).mul_(scale)},
       {stretch_of(part.first, first, count)}, {stretch_of(part.second, first, count)},
-      /*max_exp_avg_sqs=*/{}, {torch::full({}, static_cast<double>(num_steps_), torch::kFloat)}, lr,
-      settings_.beta1, settings_.beta2, settings_.weight_decay, settings_.eps, /*amsgrad=*/false,
+      /*max_exp_avg_sqs=*/{}, {steps}, lr, settings_.beta1, settings_.beta2, settings_.weight_decay,
+      settings_.eps, /*amsgrad=*/false,
       /*maximize=*/false);
   if (masters_ != Masters::kNone)
     ops::split_float(master, weight, masters_ == Masters::kSplit ? kept : Tensor());
@@ -96,9 +102,8 @@ void AdamW::step(double lr, double scale, double norm) {
   if (settings_.clip_norm > 0) scale *= std::min(1.0, settings_.clip_norm / (norm + 1e-6));
   ++num_steps_;
   for (const Part& part : parts_)
-    for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
-      update(part, first, count, lr, scale);
-    });
+    for_stretches(
+        part.weight, [&](int64_t first, int64_t count) { update(part, first, count, lr, scale); });
   if (is_sharded()) gather_weights();
   clear_gradients();
 }
@@ -174,7 +179,7 @@ void AdamW::load_split_master(const torch::Tensor& low, const Part& part) {
     part.master.copy_(low);
     return;
   }
-  for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
+  for_stretches(part.weight, [&](int64_t first, int64_t count) {
     stretch_of(part.master, first, count)
         .copy_(
             ops::join_float(stretch_of(part.weight, first, count), stretch_of(low, first, count)));
@@ -188,7 +193,7 @@ void AdamW::load_state(const formats::SafetensorsReader& reader, int64_t num_ste
     const size_t i = part.slice.parameter;
     const auto read = [&](const char* kind, torch::ScalarType dtype = torch::kFloat) {
       const auto whole = reader.tensor(kind + names_[i], weights_[i].sizes());
-      return cut(whole.contiguous(), part.slice).to(dtype);
+      return cut(whole.contiguous(), part.slice).to(part.weight.device(), dtype);
     };
     was_split = has_masters() && reader.has(kLowBits + names_[i]);
     if (was_split) {
@@ -197,7 +202,7 @@ void AdamW::load_state(const formats::SafetensorsReader& reader, int64_t num_ste
       part.master.copy_(read(kMaster));
     } else if (masters_ == Masters::kSplit) {
       const auto master = read(kMaster);
-      for_stretches(part.weight.numel(), [&](int64_t first, int64_t count) {
+      for_stretches(part.weight, [&](int64_t first, int64_t count) {
         ops::split_float(
             stretch_of(master, first, count), stretch_of(part.weight, first, count),
             stretch_of(part.master, first, count));
@@ -208,8 +213,9 @@ void AdamW::load_state(const formats::SafetensorsReader& reader, int64_t num_ste
   }
   if (masters_ == Masters::kFloat && !was_split) {
     for (size_t i = 0; i < weights_.size(); ++i) {
-      const auto master = reader.tensor(kMaster + names_[i], weights_[i].sizes()).to(torch::kFloat);
-      for_stretches(weights_[i].numel(), [&](int64_t first, int64_t count) {
+      const auto master = reader.tensor(kMaster + names_[i], weights_[i].sizes())
+                              .to(weights_[i].device(), torch::kFloat);
+      for_stretches(weights_[i], [&](int64_t first, int64_t count) {
         ops::split_float(
             stretch_of(master, first, count), stretch_of(weights_[i], first, count), {});
       });

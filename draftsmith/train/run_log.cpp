@@ -9,7 +9,6 @@
 
 #include "draftsmith/base/atomic_file.h"
 #include "draftsmith/formats/json.h"
-#include "draftsmith/memory/host_allocator.h"
 
 namespace draftsmith::train {
 namespace fs = std::filesystem;
@@ -75,7 +74,7 @@ Json as_json(const LoggedSteps& line) {
       {"head_ms", ms_per_step * sums.times.head},
       {"backward_ms", ms_per_step * sums.times.backward},
       {"optimizer_ms", ms_per_step * sums.times.optimizer},
-      {"peak_bytes", memory::host_bytes().peak}};
+      {"peak_bytes", line.peak_bytes}};
   add_expected_tokens(json, "", sums);
   add_sources(json, line.by_source);
   for (const auto& [worker, share] : line.waits)

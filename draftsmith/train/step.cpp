@@ -58,6 +58,15 @@ void run_backward(
   torch::autograd::backward({loss});
 }
 
+/// Backward of a drafter whose forward was replayed.
+std::vector<torch::Tensor>
+replay_backward(StepGraphs& graphs, const torch::Tensor& loss_sum, const torch::Tensor& hidden) {
+  const auto upstream = torch::autograd::grad(
+      {loss_sum}, {hidden}, /*grad_outputs=*/{}, /*retain_graph=*/std::nullopt,
+      /*create_graph=*/false, /*allow_unused=*/true)[0];
+  return graphs.backward(upstream.defined() ? upstream : torch::zeros_like(hidden));
+}
+
 }  // namespace
 
 MicroStep run_micro_step(
@@ -68,15 +77,18 @@ MicroStep run_micro_step(
     bool needs_gradients,
     const model::ForwardPlan& plan,
     int64_t tree_budget,
-    const GradientSink& sink) {
+    const GradientSink& sink,
+    StepGraphs* graphs) {
   const at::AutoGradMode grad_mode(needs_gradients);
   std::vector<torch::Tensor> parameters;
   for (const auto& [name, tensor] : drafter.parameters())
     parameters.push_back(tensor.set_requires_grad(needs_gradients));
 
+  const bool is_replayed = graphs != nullptr && needs_gradients;
   Stopwatch watch;
   const auto hidden = [&] {
     const memory::Stage stage("the drafter's forward");
+    if (is_replayed) return graphs->forward(batch).detach().set_requires_grad(true);
     return drafter.forward(batch.embedded, batch.features, batch.blocks, plan);
   }();
   const double forward_seconds = watch.restart();
@@ -103,7 +115,12 @@ MicroStep run_micro_step(
   result.sums.times.head = watch.restart();
   if (needs_gradients) {
     const memory::Stage stage("the drafter's backward");
-    if (sink) {
+    if (is_replayed) {
+      result.gradients = replay_backward(*graphs, terms.loss_sum, hidden);
+      for (size_t i = result.gradients.size(); sink && i-- > 0;)
+        if (result.gradients[i].defined()) sink(i, result.gradients[i]);
+      if (sink) result.gradients.clear();
+    } else if (sink) {
       run_backward(terms.loss_sum, parameters, sink);
     } else {
       result.gradients = torch::autograd::grad(

@@ -10,6 +10,7 @@
 #include "draftsmith/pipeline/train_batch.h"
 #include "draftsmith/train/metrics.h"
 #include "draftsmith/train/settings.h"
+#include "draftsmith/train/step_graphs.h"
 
 namespace draftsmith::train {
 
@@ -28,7 +29,9 @@ using GradientSink = std::function<void(size_t parameter, const torch::Tensor& g
 /// Without `needs_gradients` only the sums and hidden states are made. Hidden states that are not
 /// finite give a loss that is not, and no gradients.
 /// With a `tree_budget` the sums also hold expected tokens, of chains and of trees of this size.
-/// With a `sink` the gradients go there and are not kept; they are the same bits.
+/// With a `sink` the gradients go there and are not kept; they are the same bits. With `graphs`,
+/// made for this drafter and plan, its forward and backward are replayed where gradients are needed;
+/// results are then good until the next call.
 MicroStep run_micro_step(
     const model::Drafter& drafter,
     const torch::Tensor& lm_head,  // [V, D] in the drafter's dtype
@@ -37,6 +40,7 @@ MicroStep run_micro_step(
     bool needs_gradients = true,
     const model::ForwardPlan& plan = {},
     int64_t tree_budget = 0,
-    const GradientSink& sink = {});
+    const GradientSink& sink = {},
+    StepGraphs* graphs = nullptr);
 
 }  // namespace draftsmith::train

@@ -10,7 +10,9 @@
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/progress.h"
 #include "draftsmith/base/stopwatch.h"
+#include "draftsmith/memory/device_memory.h"
 #include "draftsmith/memory/stage.h"
+#include "draftsmith/pipeline/handoff.h"
 #include "draftsmith/train/agreement.h"
 #include "draftsmith/train/checkpoint_list.h"
 #include "draftsmith/train/step_trace.h"
@@ -63,7 +65,7 @@ Trainer::Trainer(
     pipeline::Ranks ranks)
     : target_(target),
       drafter_(std::move(drafter)),
-      lm_head_(target.lm_head().to(drafter_.dtype())),
+      lm_head_(target.lm_head().to(drafter_.device(), drafter_.dtype())),
       source_(std::move(source)),
       ranks_(std::move(ranks)),
       loss_(loss),
@@ -119,10 +121,14 @@ void Trainer::resume(const fs::path& checkpoint) {
   log_info("resumed from {} at step {}", checkpoint.string(), progress_.step);
 }
 
+void Trainer::use_recorder(std::unique_ptr<ops::Recorder> recorder) {
+  graphs_ = std::make_unique<StepGraphs>(drafter_, plan_, std::move(recorder));
+}
+
 pipeline::BatchRecipe Trainer::recipe() const {
   return {
       drafter_.block_rule(loss_.block_decay()), drafter_.config().target_layer_ids,
-      drafter_.dtype(), pipeline::choose_batch_shapes(source_)};
+      drafter_.dtype(), pipeline::choose_batch_shapes(source_), drafter_.device()};
 }
 
 bool Trainer::is_past_end(const data::DataCursor& cursor) const {
@@ -171,8 +177,8 @@ void Trainer::run_micro_steps(BadStep& step, int64_t num_batches, std::vector<Me
     if (step.batches.empty()) step.first_batch = batch.number;
     step.batches.emplace_back(batch.at, batch.tokens);
     if (left == 1) optimizer_.begin_last_micro_step();
-    const MicroStep micro =
-        run_micro_step(drafter_, lm_head_, batch, loss_, true, plan_, tree_budget, sink);
+    const MicroStep micro = run_micro_step(
+        drafter_, lm_head_, batch, loss_, true, plan_, tree_budget, sink, graphs_.get());
     if (!micro.gradients.empty()) optimizer_.accumulate(micro.gradients);
     sums[0] += micro.sums;
     sums[1 + static_cast<size_t>(batch.source)] += micro.sums;
@@ -255,13 +261,16 @@ void Trainer::refuse_step(const BadStep& step) {
 }
 
 void Trainer::evaluate(LoggedSteps& line) {
-  const auto make_here = [&](data::SourceBatch batch) {
-    return pipeline::make_train_batch(
-        target_, std::move(batch), drafter_.config().target_layer_ids, drafter_.dtype());
+  const auto make = [&](data::SourceBatch batch) {
+    auto made = make_batch_ ? make_batch_(std::move(batch))
+                            : pipeline::make_train_batch(
+                                  target_, std::move(batch), drafter_.config().target_layer_ids,
+                                  drafter_.dtype());
+    pipeline::move_batch(made, drafter_.device());
+    return made;
   };
-  line.evaluation = evaluate_held_out(
-      make_batch_ ? make_batch_ : make_here, drafter_, lm_head_, *held_out_, loss_, tree_budget_,
-      ranks_);
+  line.evaluation =
+      evaluate_held_out(make, drafter_, lm_head_, *held_out_, loss_, tree_budget_, ranks_);
   const bool has_trees = settings_.eval_method == "tree" && tree_budget_ > 0;
   const double acceptance = has_trees ? line.evaluation->tree_expected_acceptance()
                                       : line.evaluation->expected_acceptance();
@@ -294,6 +303,7 @@ void Trainer::report(LoggedSteps& line, double seconds) {
   if (is_evaluated(step)) evaluate(line);
   if (is_logged(step)) {
     line.seconds = seconds;
+    line.peak_bytes = memory::peak_bytes(drafter_.device());
     if (log_) {
       line.waits = feed_->take_waits();  // of all ranks here, so only one may take them
       log_->write(line);
@@ -310,8 +320,8 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
     log_.emplace(settings_.out, progress_.step);
   }
   if (!feed_)
-    feed_ = std::make_unique<pipeline::InlineFeed>(
-        target_, source_.share(), recipe(), feed_start());
+    feed_ =
+        std::make_unique<pipeline::InlineFeed>(target_, source_.share(), recipe(), feed_start());
   StepTrace trace(
       fs::path(settings_.out) / "trace.json", ranks_.is_first() ? settings_.profile_steps : 0);
   const int64_t total = total_steps();

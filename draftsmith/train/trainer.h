@@ -44,6 +44,10 @@ class Trainer {
   /// How steps are computed; the numbers are the same up to rounding.
   void use_plan(const model::ForwardPlan& plan) { plan_ = plan; }
 
+  /// Records the drafter's forward and backward for each shape of batches, by the plan of
+  /// `use_plan`, instead of running them anew in every step. Evaluations are not recorded.
+  void use_recorder(std::unique_ptr<ops::Recorder> recorder);
+
   /// Logged steps and evaluations also count expected tokens, of trees of this many nodes.
   void count_trees_of(int64_t budget) { tree_budget_ = budget; }
 
@@ -113,6 +117,7 @@ class Trainer {
   pipeline::Ranks ranks_;
   LossSettings loss_;
   model::ForwardPlan plan_;
+  std::unique_ptr<StepGraphs> graphs_;  // if steps are recorded
   int64_t tree_budget_ = 0;
   TrainSettings settings_;
   AdamW optimizer_;
@@ -121,7 +126,7 @@ class Trainer {
   RunStamp stamp_;
   CheckpointWriter writer_;
   std::optional<RunLog> log_;  // of the first rank
-  int64_t saved_step_ = -1;  // of the newest checkpoint
+  int64_t saved_step_ = -1;    // of the newest checkpoint
   int64_t failed_in_a_row_ = 0;
 };
 

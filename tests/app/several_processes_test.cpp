@@ -60,6 +60,17 @@ TEST_F(SeveralProcesses, OrFiveTargetsAheadOfThreeDraftersInOneChangeNoBit) {
     EXPECT_TRUE(waits.contains(worker)) << waits.dump();
 }
 
+TEST_F(SeveralProcesses, HaveTheBitsOfWorkersWhoseDevicesAreNamed) {
+  const Arguments workers = {"--pipeline.drafter_workers=2", "--pipeline.target_workers=3"};
+  const Arguments named = {
+      "--pipeline.drafter_devices=cpu,cpu", "--pipeline.target_devices=cpu,cpu,cpu"};
+  for (const auto& [name, more] : {std::pair("named", named), std::pair("unnamed", Arguments{})}) {
+    const auto done = run_alone(train(name, 4, workers + more));
+    ASSERT_EQ(done.exit_code, 0) << done.err;
+  }
+  expect_same_state("named", "unnamed", 4);
+}
+
 TEST_F(SeveralProcesses, TakeStatesFromTargetsElsewhereBitForBit) {
   const Arguments evaluated = {"--data.held_out=0.2", "--train.eval_every=2"};
   const auto both = train("both", 4, evaluated);
@@ -81,8 +92,7 @@ TEST_F(SeveralProcesses, StopTogetherAndGoOnInAnotherNumber) {
   const int64_t stopped = formats::read_json_file(*newest / "state.json").at("step");
   EXPECT_GT(stopped, 0);
   const auto more = fmt::format("--train.max_steps={}", stopped + 2);
-  const auto resumed =
-      run_alone(resume("run", {"--train.allow_change=train.max_steps", more}));
+  const auto resumed = run_alone(resume("run", {"--train.allow_change=train.max_steps", more}));
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_NE(resumed.err.find("1 ranks go on with what 2 began"), std::string::npos) << resumed.err;
   const auto state = formats::read_json_file(
@@ -102,8 +112,7 @@ TEST_F(SeveralProcesses, AllEndWithTheErrorOfOne) {
 }
 
 TEST_F(SeveralProcesses, RefuseSettingsThatDiffer) {
-  const auto results =
-      ProgramWorld({train("run", 4), train("run", 4, {"--train.lr=0.5"})}).wait();
+  const auto results = ProgramWorld({train("run", 4), train("run", 4, {"--train.lr=0.5"})}).wait();
   EXPECT_EQ(results[1].exit_code, 2) << results[1].err;
   testing::expect_message_form(testing::last_line(results[1].err));
   EXPECT_NE(results[1].err.find("train.lr"), std::string::npos) << results[1].err;
@@ -127,10 +136,10 @@ TEST_F(SeveralProcesses, RefuseAWorldWithoutAnAddress) {
 }
 
 TEST_F(SeveralProcesses, SayWhoDidNotCome) {
-  const auto result = testing::start_in_world(
-                          train("run", 4, {"--pipeline.timeout=1"}), 0, 2,
-                          testing::find_free_port())
-                          ->wait();
+  const auto result =
+      testing::start_in_world(
+          train("run", 4, {"--pipeline.timeout=1"}), 0, 2, testing::find_free_port())
+          ->wait();
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_NE(result.err.find("process 0 of 2"), std::string::npos) << result.err;
 }

@@ -33,6 +33,7 @@ struct RunOptions {
   int64_t sequences_per_batch = 2;
   int64_t num_anchors = 8;
   int64_t anchors_per_sequence = 0;
+  bool static_shapes = false;
 };
 
 /// Batches of 2 sequences.
@@ -54,6 +55,7 @@ inline std::unique_ptr<train::Trainer> make_trainer(
   data_settings.max_sequences_per_batch = options.sequences_per_batch;
   data_settings.num_anchors = options.num_anchors;
   data_settings.anchors_per_sequence = options.anchors_per_sequence;
+  data_settings.static_shapes = options.static_shapes;
   if (!options.out.empty()) std::filesystem::create_directories(options.out);
   train::TrainSettings settings;
   settings.out = options.out;

@@ -3,6 +3,8 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/cuda/block_attention.h"
 #include "draftsmith/ops/cuda/delta_rule.h"
+#include "draftsmith/ops/cuda/devices.h"
+#include "draftsmith/ops/cuda/graph.h"
 #include "draftsmith/ops/cuda/on_device.h"
 #include "draftsmith/ops/cuda/stage.h"
 
@@ -24,6 +26,13 @@ OnDevice::OnDevice(const torch::Tensor& tensor) : guard_(tensor.device()), strea
 }
 
 void mark_stage(const char*) {}
+
+int64_t count_devices() { return 0; }
+bool has_peer_access(torch::Device, torch::Device) { fail(); }
+int64_t free_bytes(torch::Device) { fail(); }
+DeviceBytes device_bytes(torch::Device) { fail(); }
+void reset_device_peak(torch::Device) { fail(); }
+std::unique_ptr<Recorder> make_graph_recorder(torch::Device) { fail(); }
 
 void compute_rms_norm(const RmsNormParams&, Stream) { fail(); }
 int64_t rms_norm_partial_size(int64_t, int64_t) { fail(); }

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/memory/device_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <c10/core/AllocatorConfig.h>
+
+namespace draftsmith::memory {
+namespace {
+
+using c10::CachingAllocator::AcceleratorAllocatorConfig;
+
+TEST(DeviceMemory, HasExpandableSegmentsUnlessTheUserSaysOtherwise) {
+  EXPECT_FALSE(AcceleratorAllocatorConfig::use_expandable_segments());
+  use_expandable_segments();
+  EXPECT_TRUE(AcceleratorAllocatorConfig::use_expandable_segments());
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
+  use_expandable_segments();
+  EXPECT_FALSE(AcceleratorAllocatorConfig::use_expandable_segments());
+}
+
+}  // namespace
+}  // namespace draftsmith::memory
