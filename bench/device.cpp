@@ -2,21 +2,14 @@
 // What a GPU reaches, and how near the operations come to it; for tools/device_check:
 //   bench_device RESULTS.jsonl [--quick]
 // Floors are measured in the same run: the rate of a large bfloat16 product, and that of a copy.
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <functional>
-#include <string>
-#include <vector>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "draftsmith/base/stopwatch.h"
+#include "draftsmith/memory/device_memory.h"
 #include "draftsmith/ops/block_attention.h"
 #include "draftsmith/ops/lm_head_loss.h"
 #include "draftsmith/ops/rms_norm.h"
@@ -24,90 +17,12 @@
 #include "draftsmith/ops/swiglu.h"
 #include "draftsmith/ops/top_k.h"
 
+#include "bench/device_report.h"
+
 namespace draftsmith::bench {
 namespace {
 
 using torch::Tensor;
-
-const torch::Device kDevice(torch::kCUDA, 0);
-
-struct Measured {
-  double seconds;      // median of some runs, each of enough repeats to last 2 ms
-  int64_t peak_bytes;  // beyond what was alive before
-};
-
-Measured measure(const std::function<void()>& work, int runs = 5) {
-  const auto stream = c10::cuda::getCurrentCUDAStream();
-  const auto time = [&](int repeats) {
-    stream.synchronize();
-    const Stopwatch watch;
-    for (int i = 0; i < repeats; ++i)
-      work();
-    stream.synchronize();
-    return watch.seconds();
-  };
-  namespace allocator = c10::cuda::CUDACachingAllocator;
-  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  allocator::resetPeakStats(0);
-  const auto live = allocator::getDeviceStats(0).allocated_bytes[kAll].current;
-  const double once = std::min(time(1), time(1));  // the first also loads kernels
-  const int64_t peak = allocator::getDeviceStats(0).allocated_bytes[kAll].peak - live;
-  const int repeats = std::clamp(static_cast<int>(2e-3 / once), 1, 100);
-  std::vector<double> seconds;
-  for (int i = 0; i < runs; ++i)
-    seconds.push_back(time(repeats) / repeats);
-  std::sort(seconds.begin(), seconds.end());
-  return {seconds[seconds.size() / 2], peak};
-}
-
-Tensor random_half(at::IntArrayRef shape, double scale = 1) {
-  return torch::empty(shape, torch::TensorOptions(torch::kBFloat16).device(kDevice))
-      .normal_(0, scale);
-}
-
-/// A table's rows on the screen and in a file of JSON lines.
-class Report {
- public:
-  explicit Report(const char* path) : file_(std::fopen(path, "w")) {
-    fmt::print(
-        "| {:44} | {:>10} | {:>10} | {:>6} | {:>9} |\n", "what", "ms", "floor, ms", "ratio",
-        "extra MiB");
-    fmt::print("|---|---|---|---|---|\n");
-  }
-  ~Report() {
-    if (file_ != nullptr) std::fclose(file_);
-  }
-  Report(const Report&) = delete;
-  Report& operator=(const Report&) = delete;
-  bool is_open() const { return file_ != nullptr; }
-
-  /// `floor` in seconds; `must`: the ratio that it may reach, or 0 for none.
-  void row(const std::string& name, const Measured& measured, double floor, double must = 0) {
-    const double ratio = measured.seconds / floor;
-    const double mib = static_cast<double>(measured.peak_bytes) / (1 << 20);
-    fmt::print(
-        "| {:44} | {:10.3f} | {:10.3f} | {:6.3f} | {:9.0f} |{}\n", name, 1e3 * measured.seconds,
-        1e3 * floor, ratio, mib, must > 0 && ratio > must ? fmt::format(" above {}", must) : "");
-    fmt::print(
-        file_,
-        "{{\"name\": \"{}\", \"ms\": {:.6f}, \"floor_ms\": {:.6f}, \"ratio\": {:.4f}, "
-        "\"must\": {}, \"extra_mib\": {:.1f}}}\n",
-        name, 1e3 * measured.seconds, 1e3 * floor, ratio, must, mib);
-    std::fflush(stdout);
-    std::fflush(file_);
-    if (must > 0 && ratio > must) ++misses_;
-  }
-  int misses() const { return misses_; }
-
- private:
-  std::FILE* file_;
-  int misses_ = 0;
-};
-
-struct Rates {
-  double flops;  // a second
-  double bytes;
-};
 
 Rates measure_rates(Report& report) {
   constexpr int64_t n = 8192;
@@ -167,6 +82,31 @@ void run_layer_gradients(Report& report, const Rates& rates) {
       8.0 * 2 * R * I / rates.bytes);
 }
 
+/// Whole logits, of as many rows as fit: some ten float32 arrays of them.
+void run_whole_logits(Report& report, const ops::LossRows& all, const Tensor& lm_head) {
+  const int64_t row_bytes = 10 * 4 * lm_head.size(0);
+  const int64_t most = ops::cuda::free_bytes(kDevice) * 9 / 10 / row_bytes;
+  const int64_t R = std::min(all.labels.size(0), most / 512 * 512);
+  ops::LossRows rows = all;
+  rows.hidden = all.hidden.detach().narrow(0, 0, R).clone().set_requires_grad(true);
+  rows.labels = all.labels.narrow(0, 0, R);
+  rows.weights = all.weights.narrow(0, 0, R);
+  rows.teacher_rows = all.teacher_rows.narrow(0, 0, R);
+  const auto run = [&](ops::LossMethod method) {
+    const ops::LossOptions options{
+        .kl_weight = 0.15, .cap_weight = 0.1, .chunk_rows = 8192, .method = method};
+    return measure(
+        [&] {
+          const auto terms = ops::lm_head_loss(rows, lm_head, options);
+          torch::autograd::grad({terms.loss_sum}, {rows.hidden});
+        },
+        3);
+  };
+  const auto fused = run(ops::LossMethod::kFused);
+  const auto name = fmt::format("head CE+KL+CAP {} rows", R);
+  report.row(name + ", full, of fused", run(ops::LossMethod::kFull), fused.seconds);
+}
+
 /// The head at the reference case against its three products, and against its other methods.
 void run_head(Report& report, bool is_quick) {
   const int64_t V = 248320, D = 5120, blocks = is_quick ? 64 : 1024, K = 32, stride = 48;
@@ -213,6 +153,7 @@ void run_head(Report& report, bool is_quick) {
            .chunk_rows = 2048,
            .method = ops::LossMethod::kRecompute}),
       floor);
+  run_whole_logits(report, rows, lm_head);
 }
 
 /// Attention of blocks with its gradient at the reference case, against the products it is made of
@@ -265,6 +206,7 @@ int run_all(const char* path, bool is_quick) {
     fmt::print("no GPU: nothing measured\n");
     return 77;
   }
+  memory::use_expandable_segments();
   Report report(path);
   if (!report.is_open()) {
     fmt::print(stderr, "{}: expected a file that can be written, got none\n", path);
@@ -277,6 +219,8 @@ int run_all(const char* path, bool is_quick) {
   run_head(report, is_quick);
   c10::cuda::CUDACachingAllocator::emptyCache();
   run_attention(report, rates, is_quick);
+  c10::cuda::CUDACachingAllocator::emptyCache();
+  run_step(report, rates, is_quick);
   return report.misses() == 0 ? 0 : 1;
 }
 

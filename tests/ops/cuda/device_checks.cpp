@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every check of kernels and operations on a GPU, for tools/device_check: a line each, and how many
+// Every check of kernels, operations and steps on a GPU, for tools/device_check: a line each, and how many
 // failed as exit status (77 where there is no GPU).
 #include <fmt/format.h>
 
@@ -8,6 +8,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "draftsmith/memory/device_memory.h"
+#include "draftsmith/ops/cuda/graph.h"
 #include "draftsmith/ops/cuda/on_device.h"
 #include "draftsmith/ops/rms_norm.h"
 #include "draftsmith/ops/swiglu.h"
@@ -15,6 +17,7 @@
 #include "tests/ops/cuda/kernel_place.h"
 #include "tests/ops/cuda/op_checks.h"
 #include "tests/support/random_tensor.h"
+#include "tests/train/step_checks.h"
 
 namespace draftsmith::testing {
 namespace {
@@ -127,10 +130,11 @@ int count_failure(const char* name, const Check& check) {
 int run_all() {
   if (c10::cuda::device_count() == 0) {
     fmt::print(
-        "no GPU: {} checks of kernels, {} of operations not run\n", kernel_checks().size(),
-        op_checks().size());
+        "no GPU: {} checks of kernels, {} of operations, {} of steps not run\n",
+        kernel_checks().size(), op_checks().size(), step_checks().size());
     return 77;
   }
+  memory::use_expandable_segments();
   const torch::Device device(torch::kCUDA, 0);
   const c10::cuda::CUDAGuard guard(device);
   DevicePlace place;
@@ -142,6 +146,9 @@ int run_all() {
   ops.push_back({"StreamsHandOver", check_streams});
   for (const auto& check : ops)
     failures += count_failure(check.name, [&] { check.run(device); });
+  const StepPlace steps{device, [&] { return ops::cuda::make_graph_recorder(device); }};
+  for (const auto& check : step_checks())
+    failures += count_failure(check.name, [&] { check.run(steps); });
   fmt::print("{} failed\n", failures);
   return std::min(failures, 70);
 }

@@ -136,11 +136,14 @@ void check_refusals(torch::Device device) {
 }  // namespace
 
 std::vector<OpCheck> op_checks() {
-  return {
+  std::vector<OpCheck> checks = {
       {"LayersHaveValuesAndGradientsOfTheCpu", check_layer_ops},
       {"TopKFindsWhatTheCpuFinds", check_top_k},
       {"TheHeadHasTheLossOfItsDefinitionInEveryChunkSize", check_head},
       {"TheHeadNamesARowThatIsNotFinite", check_refusals}};
+  const auto mixers = mixer_op_checks();
+  checks.insert(checks.end(), mixers.begin(), mixers.end());
+  return checks;
 }
 
 }  // namespace draftsmith::testing

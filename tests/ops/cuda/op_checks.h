@@ -13,6 +13,9 @@ struct OpCheck {
   void (*run)(torch::Device device);
 };
 
+std::vector<OpCheck> mixer_op_checks();  // attention of blocks and the delta rule
+
+/// All of them.
 std::vector<OpCheck> op_checks();
 
 }  // namespace draftsmith::testing
