@@ -27,7 +27,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::filesystem::path& 
   if (::fstat(descriptor, &status) != 0) {
     reason = std::strerror(errno);
   } else if (!S_ISREG(status.st_mode) || status.st_size == 0) {
-    reason = status.st_size == 0 ? "an empty file" : "no regular file";
+    reason = S_ISREG(status.st_mode) ? "an empty file" : "no regular file";
   } else {
     address =
         ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
