@@ -48,7 +48,6 @@ AdamW::AdamW(const Parameters& parameters, const AdamWSettings& settings, pipeli
       ranks_(std::move(ranks)),
       weights_(detach_all(parameters)),
       gradients_(weights_, ranks_, is_sharded()) {
-  DS_CHECK(!(settings.shards_state && settings.splits_masters));
   if (!weights_.empty() && weights_.front().scalar_type() != torch::kFloat)
     masters_ = settings.splits_masters ? Masters::kSplit : Masters::kFloat;
   std::vector<Slice> slices;

@@ -31,13 +31,6 @@ AdamWSettings make_adamw_settings(const TrainSettings& settings) {
          .got = fmt::format("{}", settings.betas.size()),
          .hint = "--train.betas=0.9,0.95"});
   }
-  if (settings.split_masters && settings.shard_optimizer) {
-    throw ConfigError(
-        {.what = "train.split_masters",
-         .expected = "false beside train.shard_optimizer, which saves more",
-         .got = "true",
-         .hint = "--train.split_masters=false"});
-  }
   return {
       .beta1 = settings.betas[0],
       .beta2 = settings.betas[1],
