@@ -50,8 +50,8 @@ bool has_half_products() {
 }
 
 int64_t most_few_rows(torch::ScalarType dtype) {
-  if (dtype == torch::kFloat) return 65;
-  return dtype == torch::kBFloat16 && !has_half_products() ? 65 : 16;
+  if (dtype == torch::kFloat) return 40;
+  return dtype == torch::kBFloat16 && !has_half_products() ? 40 : 16;
 }
 
 torch::Tensor

@@ -23,7 +23,7 @@ torch::Tensor linear(             // [.., out]
 /// products are several times slower than in float32.
 bool has_half_products();
 
-/// In float32 the library is no faster up to here, and a draft tree of 64 nodes keeps the bits of
+/// In float32 the library is no faster up to here, and a draft tree of 32 nodes keeps the bits of
 /// plain decoding. In bfloat16 its products of many rows run on other units, if there are any.
 int64_t most_few_rows(torch::ScalarType dtype);
 
