@@ -59,12 +59,20 @@ inline memory::StepShape make_shape(const ShapeSizes& sizes) {
   return shape;
 }
 
+/// Where the anchors of a shape stand: apart, or side by side at the end of the sequence, where
+/// attention's tiles are largest.
+enum class Anchors { kSpread, kLate };
+
 /// Training steps of a shape on made-up tensors: what a plan promises is measured on them.
 class ShapedRun {
  public:
-  explicit ShapedRun(const memory::StepShape& shape, torch::Device device = torch::kCPU)
+  explicit ShapedRun(
+      const memory::StepShape& shape,
+      torch::Device device = torch::kCPU,
+      Anchors anchors = Anchors::kSpread)
       : shape_(shape),
         device_(device),
+        anchors_(anchors),
         lm_head_(make({shape.drafter.vocab_size, shape.drafter.hidden_size}, 0.05)),
         drafter_(shape.drafter, make_weights()),
         optimizer_(drafter_.parameters(), {.splits_masters = shape.splits_masters}) {
@@ -104,13 +112,15 @@ class ShapedRun {
     return copies;
   }
 
-  /// Anchors stand at even distances, `shift` further on.
+  /// Anchors at even distances stand `shift` further on.
   pipeline::TrainBatch make_batch(int64_t shift = 0) const {
     const auto& d = shape_.drafter;
     const int64_t T = shape_.context_tokens, N = shape_.blocks, K = d.block_size;
-    const auto anchors = (torch::arange(N, torch::kLong) * (T - K - shift) / N + shift)
-                             .to(torch::kLong)
-                             .unsqueeze(0);
+    const auto numbers = torch::arange(N, torch::kLong);
+    const auto anchors =
+        (anchors_ == Anchors::kSpread ? numbers * (T - K - shift) / N + shift : numbers + T - K - N)
+            .to(torch::kLong)
+            .unsqueeze(0);
     pipeline::TrainBatch batch;
     batch.blocks = data::join_rows(data::make_draft_blocks(
         {torch::arange(T, torch::kLong).remainder(d.vocab_size).unsqueeze(0),
@@ -142,6 +152,7 @@ class ShapedRun {
 
   memory::StepShape shape_;
   torch::Device device_;
+  Anchors anchors_;
   torch::Tensor lm_head_;  // [V, D]
   model::Drafter drafter_;
   train::AdamW optimizer_;

@@ -45,15 +45,19 @@ size_t round_size(size_t bytes) {
   return round_up(bytes, power / 16);
 }
 
-/// Pages of the system's, from a border of huge pages on. The C library would keep the gaps that
-/// such an alignment leaves, and what is freed between other blocks.
-char* map_pages(size_t bytes) {
-  const size_t room = bytes + kHugePage;
-  void* mapped = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+char* map_room(size_t bytes) {
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
-  char* const begin = static_cast<char*>(mapped);
-  const size_t gap = round_up(reinterpret_cast<uintptr_t>(mapped), kHugePage) -
-                     reinterpret_cast<uintptr_t>(mapped);
+  return static_cast<char*>(mapped);
+}
+
+/// Pages of the system's, large blocks from a border of huge pages on. The C library would keep the
+/// gaps that such an alignment leaves, and what is freed between other blocks.
+char* map_pages(size_t bytes) {
+  if (bytes < kHugePage) return map_room(bytes);
+  char* const begin = map_room(bytes + kHugePage);
+  const auto place = reinterpret_cast<uintptr_t>(begin);
+  const size_t gap = round_up(place, kHugePage) - place;
   if (gap > 0) ::munmap(begin, gap);
   ::munmap(begin + gap + bytes, kHugePage - gap);
   ::madvise(begin + gap, bytes, MADV_HUGEPAGE);
@@ -147,7 +151,7 @@ class HostAllocator final : public c10::Allocator {
   }
 
   static void* make(size_t capacity) {
-    void* block = capacity < kHugePage ? std::aligned_alloc(kAlignment, capacity + kAlignment)
+    void* block = capacity < kSmallest ? std::aligned_alloc(kAlignment, capacity + kAlignment)
                                        : map_pages(round_up(capacity + kAlignment, kPage));
     if (block == nullptr) throw std::bad_alloc();
     void* data = static_cast<char*>(block) + kAlignment;
@@ -158,7 +162,7 @@ class HostAllocator final : public c10::Allocator {
   static void give_to_system(void* data) {
     const size_t capacity = header_of(data).capacity;
     char* block = static_cast<char*>(data) - kAlignment;
-    if (capacity < kHugePage) return std::free(block);
+    if (capacity < kSmallest) return std::free(block);
     ::munmap(block, round_up(capacity + kAlignment, kPage));
   }
 

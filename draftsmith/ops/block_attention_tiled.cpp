@@ -84,13 +84,15 @@ Head pack_head(const BlockAttentionInputs& in, const Problem& p, int64_t b, int6
       torch::cat({in.context_value[b].select(1, g), in.block_value[b].select(1, g)})};
 }
 
-/// Arrays that the tiles of one thread go through.
+/// Arrays that the tiles of one thread go through. They have the size that any anchors could need, so
+/// that a step takes the same memory for all of them.
 struct Scratch {
   Tensor first, second;  // [rows x columns] of the largest tile
   Tensor key, value;     // [columns, E]
 
   Scratch(const Problem& p, int64_t b, const torch::TensorOptions& options, bool is_backward) {
-    int64_t cells = 0, columns = 0;
+    const TileRule rule{p.K, p.repeat};
+    auto [cells, columns] = rule.bound(p.Q / p.K, p.S, p.visibility.window);
     for (const auto& tile : p.tiles[static_cast<size_t>(b)]) {
       const int64_t width = tile.context_end - tile.context_begin + (tile.end - tile.first) * p.K;
       columns = std::max(columns, width);

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+#include <vector>
+
 #include <torch/types.h>
 
 #include "draftsmith/base/error.h"
@@ -52,6 +56,34 @@ TEST_F(HostAllocator, KeepsNoMoreThanTensorsTookAtOnce) {
     EXPECT_LE(host_bytes().live + host_bytes().idle, host_bytes().peak * 17 / 16) << mebibytes;
   }
   EXPECT_LE(host_bytes().peak, host_bytes().live + 900 * kMiB);
+}
+
+/// In bytes, of /proc/self/status.
+int64_t resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string key;
+  while (status >> key && key != "VmRSS:")
+    status.ignore(4096, '\n');
+  int64_t kibibytes = 0;
+  status >> kibibytes;
+  return kibibytes * 1024;
+}
+
+TEST_F(HostAllocator, LeavesNoHolesBetweenBlocks) {
+  const int64_t resident = resident_bytes();
+  const auto before = host_bytes();
+  std::vector<torch::Tensor> kept;
+  {
+    std::vector<torch::Tensor> dropped;
+    for (int i = 0; i < 64; ++i)
+      (i % 2 == 0 ? kept : dropped).push_back(torch::ones({kMiB}, torch::kByte));
+  }
+  for (int i = 0; i < 32; ++i)
+    kept.push_back(torch::ones({kMiB * 3 / 2}, torch::kByte));
+  const auto after = host_bytes();
+  // 80 MiB; blocks between kept ones cannot hold the larger tensors and would be 32 more.
+  EXPECT_LE(
+      resident_bytes() - resident, after.live + after.idle - before.live - before.idle + 8 * kMiB);
 }
 
 TEST_F(HostAllocator, ReusesBlocksOfAboutTheSameSize) {
