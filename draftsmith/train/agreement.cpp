@@ -12,7 +12,7 @@ template <class Sums, class Visit>
 void visit_numbers(Sums& sums, Visit&& visit) {
   for (auto* number : {&sums.loss_sum, &sums.ce_sum, &sums.kl_sum, &sums.cap_sum, &sums.weight_sum})
     visit(*number);
-  for (auto* number : {&sums.blocks, &sums.accepted_sum, &sums.tokens})
+  for (auto* number : {&sums.blocks, &sums.all_blocks, &sums.accepted_sum, &sums.tokens})
     visit(*number);
   for (auto& number : sums.correct)
     visit(number);
@@ -60,8 +60,9 @@ void sum_over_ranks(
         number = static_cast<std::decay_t<decltype(number)>>(numbers[next++]);
       });
       auto& times = sums.times;
-      for (double* time : {&times.data, &times.target, &times.forward, &times.head,
-                           &times.backward, &times.optimizer})
+      for (double* time :
+           {&times.data, &times.target, &times.forward, &times.head, &times.backward,
+            &times.optimizer})
         *time /= static_cast<double>(ranks.size());
     }
   }

@@ -37,6 +37,7 @@ MetricSums& MetricSums::operator+=(const MetricSums& other) {
   cap_sum += other.cap_sum;
   weight_sum += other.weight_sum;
   blocks += other.blocks;
+  all_blocks += other.all_blocks;
   accepted_sum += other.accepted_sum;
   correct = add(std::move(correct), other.correct);
   count = add(std::move(count), other.count);
@@ -83,6 +84,7 @@ sum_metrics(const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_
       is_correct.logical_or(is_supervised.logical_not()).to(torch::kLong).cumprod(-1);
   sums.accepted_sum = prefix.masked_fill(is_supervised.logical_not(), 0).sum().item<int64_t>();
   sums.blocks = is_supervised.any(-1).sum().item<int64_t>();
+  sums.all_blocks = blocks.weights.size(0) * blocks.weights.size(1);
   return sums;
 }
 

@@ -31,6 +31,7 @@ struct MetricSums {
   double cap_sum = 0;
   double weight_sum = 0;
   int64_t blocks = 0;            // with a label
+  int64_t all_blocks = 0;        // and those that only fill the batch's shape
   int64_t accepted_sum = 0;      // supervised slots before a block's first wrong one
   std::vector<int64_t> correct;  // [K] supervised slots predicted correctly
   std::vector<int64_t> count;    // [K] supervised slots
@@ -51,6 +52,11 @@ struct MetricSums {
   double expected_acceptance() const {
     return blocks == 0 ? 0
                        : 1 + ratio(static_cast<double>(accepted_sum), static_cast<double>(blocks));
+  }
+
+  /// Share of the blocks that have no label.
+  double empty_blocks() const {
+    return ratio(static_cast<double>(all_blocks - blocks), static_cast<double>(all_blocks));
   }
 
   /// Means over blocks of the drafts that the drafter itself expects to be accepted.

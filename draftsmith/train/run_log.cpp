@@ -64,6 +64,7 @@ Json as_json(const LoggedSteps& line) {
       {"accuracy", sums.accuracy()},
       {"accuracy_by_slot", sums.accuracy_by_slot()},
       {"expected_acceptance", sums.expected_acceptance()},
+      {"empty_blocks", sums.empty_blocks()},
       {"lr", line.lr},
       {"grad_norm", line.gradient_norm},
       {"tokens_per_s", static_cast<double>(sums.tokens) / line.seconds},

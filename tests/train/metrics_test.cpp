@@ -82,6 +82,8 @@ TEST(Metrics, AddUpToThoseOfTheWhole) {
   EXPECT_EQ(sums.correct, whole.correct);
   EXPECT_EQ(sums.count, whole.count);
   EXPECT_EQ(sums.blocks, whole.blocks);
+  EXPECT_EQ(sums.all_blocks, 3);
+  EXPECT_EQ(whole.all_blocks, 3);
   EXPECT_EQ(sums.accepted_sum, whole.accepted_sum);
   EXPECT_EQ(sums.tokens, whole.tokens);
   EXPECT_NEAR(sums.weight_sum, whole.weight_sum, 1e-6);
@@ -90,6 +92,14 @@ TEST(Metrics, AddUpToThoseOfTheWhole) {
   empty += whole;
   EXPECT_EQ(empty.count, whole.count);
   EXPECT_EQ(empty.loss(), whole.loss());
+}
+
+TEST(Metrics, SayHowManyBlocksOnlyFillAShape) {
+  EXPECT_EQ(sum_blocks({{1, 1, 1}, {1, 0, 0}}, {{1, 1, 0}, {0, 0, 0}}).empty_blocks(), 0);
+  EXPECT_DOUBLE_EQ(
+      sum_blocks({{1, 1, 1}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, {{1, 1, 0}, {}, {}, {}})
+          .empty_blocks(),
+      0.75);
 }
 
 TEST(Metrics, AreZeroWithoutAnything) {
