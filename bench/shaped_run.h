@@ -7,7 +7,7 @@
 #include <ATen/Parallel.h>
 
 #include "draftsmith/data/draft_blocks.h"
-#include "draftsmith/memory/product_sums.h"
+#include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/memory/step_model.h"
 #include "draftsmith/train/optimizer.h"
 #include "draftsmith/train/step.h"
@@ -51,7 +51,7 @@ inline memory::StepShape make_shape(const ShapeSizes& sizes) {
   shape.blocks = sizes.blocks;
   shape.chunk_rows = sizes.chunk_rows;
   shape.threads = at::get_num_threads();
-  shape.product_sums = memory::measure_product_sums();
+  shape.product_scratch = memory::measure_product_scratch();
   shape.has_teacher = sizes.has_teacher;
   shape.recomputes_layers = sizes.recomputes;
   shape.tree_budget = sizes.tree_budget;

@@ -13,7 +13,7 @@
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/stored_dtype.h"
-#include "draftsmith/memory/product_sums.h"
+#include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/pipeline/split.h"
 #include "draftsmith/train/objective.h"
@@ -77,7 +77,7 @@ memory::StepShape make_step_shape(
   const auto& device = drafters.front();
   shape.drafters = std::count(drafters.begin(), drafters.end(), device);
   shape.is_on_gpu = device != "cpu";
-  if (!shape.is_on_gpu) shape.product_sums = memory::measure_product_sums();
+  if (!shape.is_on_gpu) shape.product_scratch = memory::measure_product_scratch();
   shape.shares_target = pipeline.shares_devices(config.target);
   // A GPU maps no files; and targets elsewhere leave only waiting batches with the drafter.
   shape.has_target_copy = shape.shares_target && (shape.has_target_copy || shape.is_on_gpu);

@@ -193,7 +193,8 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   if (const auto shapes = pipeline::choose_batch_shapes(source); !shapes.empty())
     log_info("{}", pipeline::describe_shapes(shapes, source));
   log_info("memory plan:\n{}", memory::print_plan(plan, budget));
-  if (config.memory.budget != "0" && device == "cpu") memory::limit_host_bytes(budget);
+  if (config.memory.budget != "0" && device == "cpu") 
+    memory::limit_host_bytes(budget - plan.scratch());
   auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
   if (!checkpoint && flags.resume)

@@ -18,6 +18,7 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/cuda/stage.h"
+#include "draftsmith/ops/product.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -31,6 +32,7 @@ constexpr size_t kSmallest = size_t{1} << 18;  // smaller blocks are left to the
 struct Header {
   size_t capacity;   // what was asked of `make`: the key under which it waits for reuse
   size_t requested;  // bytes of the tensor
+  bool is_scratch;   // of a matrix product
 };
 static_assert(sizeof(Header) <= kAlignment);
 
@@ -91,6 +93,7 @@ class HostAllocator final : public c10::Allocator {
   void reset_peak() {
     std::lock_guard lock(mutex_);
     bytes_.peak = bytes_.live;
+    bytes_.scratch_peak = bytes_.scratch;
   }
 
  private:
@@ -102,14 +105,15 @@ class HostAllocator final : public c10::Allocator {
   void* take(size_t requested) {
     const size_t capacity =
         requested < kSmallest ? round_up(requested, kAlignment) : round_size(requested);
+    const bool is_scratch = ops::is_in_product();
     void* data = nullptr;
     std::vector<void*> spare;
     std::unique_lock lock(mutex_);
-    if (limit_ > 0 && bytes_.live + static_cast<int64_t>(requested) > limit_) refuse(requested);
+    if (!is_scratch && limit_ > 0 && bytes_.live + static_cast<int64_t>(requested) > limit_)
+      refuse(requested);
     const auto found = idle_.lower_bound(capacity);
     if (found != idle_.end() && found->first <= capacity + capacity / 8) data = take_idle(found);
-    bytes_.live += static_cast<int64_t>(requested);
-    bytes_.peak = std::max(bytes_.peak, bytes_.live);
+    count(requested, is_scratch);
     held_ += static_cast<int64_t>(data == nullptr ? capacity : header_of(data).capacity);
     most_held_ = std::max(most_held_, held_);
     // What waits for reuse is never more than tensors have taken already.
@@ -123,13 +127,24 @@ class HostAllocator final : public c10::Allocator {
         data = make(capacity);
       } catch (...) {
         lock.lock();
-        bytes_.live -= static_cast<int64_t>(requested);
+        uncount(requested, is_scratch);
         held_ -= static_cast<int64_t>(capacity);
         throw;
       }
     }
     header_of(data).requested = requested;
+    header_of(data).is_scratch = is_scratch;
     return data;
+  }
+
+  void count(size_t requested, bool is_scratch) {
+    int64_t& live = is_scratch ? bytes_.scratch : bytes_.live;
+    int64_t& peak = is_scratch ? bytes_.scratch_peak : bytes_.peak;
+    live += static_cast<int64_t>(requested);
+    peak = std::max(peak, live);
+  }
+  void uncount(size_t requested, bool is_scratch) {
+    (is_scratch ? bytes_.scratch : bytes_.live) -= static_cast<int64_t>(requested);
   }
 
   [[noreturn]] void refuse(size_t requested) const {
@@ -170,7 +185,7 @@ class HostAllocator final : public c10::Allocator {
     const Header header = header_of(data);
     {
       std::lock_guard lock(mutex_);
-      bytes_.live -= static_cast<int64_t>(header.requested);
+      uncount(header.requested, header.is_scratch);
       held_ -= static_cast<int64_t>(header.capacity);
       if (header.capacity >= kSmallest) {
         bytes_.idle += static_cast<int64_t>(header.capacity);

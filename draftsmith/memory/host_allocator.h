@@ -10,6 +10,9 @@ struct HostBytes {
   int64_t live = 0;  // in tensors now
   int64_t peak = 0;  // largest `live` since the last reset
   int64_t idle = 0;  // kept for the next tensor of about the same size
+  // What matrix products take beside tensors (ops::is_in_product):
+  int64_t scratch = 0;
+  int64_t scratch_peak = 0;  // largest `scratch` since the last reset
 };
 
 /// From now on host tensors come from an allocator that counts them and that keeps large blocks
@@ -20,7 +23,7 @@ void install_host_allocator();
 
 HostBytes host_bytes();
 
-/// Refuses tensors beyond this many live bytes; 0 = no limit.
+/// Refuses tensors beyond this many live bytes; 0 = no limit. Scratch of products is not refused.
 /// Errors, in whoever asks for such a tensor: DeviceError with bytes asked, used and allowed.
 void limit_host_bytes(int64_t limit);
 
@@ -28,7 +31,7 @@ void limit_host_bytes(int64_t limit);
 /// is a literal.
 void name_host_phase(const char* name);
 
-/// Lets `peak` start again from `live`.
+/// Lets the peaks start again from what is there.
 void reset_host_peak();
 
 }  // namespace draftsmith::memory

@@ -12,6 +12,7 @@
 #include "draftsmith/model/settings.h"
 #include "draftsmith/ops/cuda/devices.h"
 #include "draftsmith/ops/lm_head_loss.h"
+#include "draftsmith/ops/product.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -77,9 +78,18 @@ std::string suggest(StepShape shape, const MemorySettings& settings, int64_t bud
 
 }  // namespace
 
+int64_t MemoryPlan::scratch() const {
+  const bool has_half_target = shape.shares_target && shape.target_element_bytes == 2;
+  if (shape.element_bytes != 2 && !has_half_target) return 0;
+  // Each worker makes a product at a time, or each of its threads one of attention's smaller ones.
+  const int64_t workers = shape.drafters + shape.target_workers;
+  const int64_t parts = ops::kProductCells / ops::kProductCellsOfThread;
+  return workers * std::max(parts, shape.threads) * shape.product_scratch / parts;
+}
+
 int64_t MemoryPlan::peak() const {
   const int64_t most = std::max({target_forward, drafter_step, evaluation, saving});
-  return most + static_cast<int64_t>(kAllocatorSlack * static_cast<double>(most));
+  return most + static_cast<int64_t>(kAllocatorSlack * static_cast<double>(most)) + scratch();
 }
 
 MemoryPlan plan_memory(const StepShape& shape) {
@@ -179,7 +189,8 @@ std::string print_plan(const MemoryPlan& plan, int64_t budget) {
   line("drafter's forward and backward", plan.drafter_step);
   line("evaluation", plan.evaluation);
   line("a step while a checkpoint is written", plan.saving);
-  line("peak of tensors, allocator slack included", plan.peak());
+  if (plan.scratch() > 0) line("scratch of matrix products", plan.scratch());
+  line("peak, allocator slack included", plan.peak());
   line("target's weights, mapped from its files", plan.mapped);
   text += fmt::format(
       "chosen: {}, {} rows of logits at a time{}\n",

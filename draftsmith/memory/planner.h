@@ -24,7 +24,9 @@ struct MemoryPlan {
   double step_flops = 0;                 // of the drafter
   double cheapest_flops = 0;             // the same without recomputation
 
-  /// The most tensor bytes at any time, with allocator slack.
+  /// Beside tensors, while bfloat16 products are made by all that share the host's memory.
+  int64_t scratch() const;
+  /// The most bytes at any time: of tensors, with allocator slack, and scratch.
   int64_t peak() const;
 };
 

@@ -6,7 +6,6 @@
 
 #include "draftsmith/model/weights.h"
 #include "draftsmith/ops/block_methods.h"
-#include "draftsmith/ops/product.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -23,15 +22,6 @@ constexpr const char* kHead = "head: logits and gradient";
 constexpr const char* kGradients = "gradients of the step";
 constexpr const char* kBackward = "backward: passing gradients";
 constexpr const char* kTarget = "target activations";
-constexpr const char* kSums = "sums of matrix products";
-
-/// While a bfloat16 product of so many elements is made, beside its result.
-int64_t product_sums(const StepShape& s, int64_t element_bytes, int64_t cells) {
-  if (element_bytes != 2) return 0;
-  const double share = static_cast<double>(std::min(cells, ops::kProductCells)) /
-                       static_cast<double>(ops::kProductCells);
-  return static_cast<int64_t>(share * static_cast<double>(s.product_sums));
-}
 
 int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
   int64_t count = 0;
@@ -72,7 +62,6 @@ struct Sizes {
   int64_t R, T, b, D, I, C, Gd, H, G, E;
   ops::TileRule::Bounds tiles;
 
-  int64_t sums(int64_t cells) const { return product_sums(s, b, cells); }
   int64_t states() const { return R * D * b; }
   int64_t mlp() const { return R * I * b; }
   int64_t queries() const { return R * C * b; }
@@ -113,9 +102,7 @@ struct Sizes {
     if (s.is_on_gpu) return is_backward ? R * H * kFloat : 0;  // tiles are in shared memory
     const int64_t queries = R * (H / G);
     const int64_t packed = G == 1 ? 0 : queries * E * b;  // all heads are no copy
-    const int64_t most = std::min(tiles.cells, ops::kProductCellsOfThread);
-    int64_t bytes =
-        sums(most) + packed + 2 * (T + R) * E * b + tiles.cells * b + 2 * tiles.columns * E * b;
+    int64_t bytes = packed + 2 * (T + R) * E * b + tiles.cells * b + 2 * tiles.columns * E * b;
     if (is_backward) {
       // The output's gradient times the output, in float32; then the sums of key and value gradients,
       // and those of a tile before they are added.
@@ -135,7 +122,6 @@ void forward_layer(Ledger& ledger, const Sizes& z, const StepShape& s) {
   ledger.touch(kAttention, z.states());
   ledger.add(kMlp, z.saved_mlp());
   ledger.touch(kMlp, z.states());
-  ledger.touch(kSums, z.sums(std::max(z.R * z.I, z.T * z.Gd)));
 }
 
 /// Leaves out what the layer's own backward has let go. The last layer's comes first.
@@ -146,7 +132,6 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s, bool is_
   ledger.add(kGradients, z.D * z.I * b);
   ledger.drop(kMlp, z.mlp());  // the product
   ledger.add(kBackward, 2 * z.mlp());
-  ledger.touch(kSums, z.sums(std::max(z.R, z.D) * z.I));
   ledger.drop(kBackward, z.mlp());
   ledger.drop(kMlp, 2 * z.mlp());  // gate and up
   ledger.add(kBackward, z.states());
@@ -172,7 +157,7 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s, bool is_
   ledger.add(kGradients, (z.D * z.C + 2 * z.D * z.Gd) * b);
   ledger.drop(kBackward, z.queries() + key_gradients);
   if (is_last) ledger.add(kBackward, z.context());  // that of the context, summed over layers
-  ledger.touch(kBackward, z.context() + z.sums(z.context() / b));
+  ledger.touch(kBackward, z.context());
   ledger.drop(
       kAttention, z.states() + z.queries() + z.block_keys() + z.R * (z.H + z.G + 1) * kDouble);
   ledger.drop(kContext, z.context_keys() + z.T * z.G * kDouble);
@@ -221,7 +206,6 @@ void add_target_forward(Ledger& ledger, const StepShape& s) {
   ledger.add(kTarget, 2 * states);
   ledger.touch(kTarget, 2 * states + 3 * queries + 2 * keys);  // attention, next to normed input
   ledger.touch(kTarget, states + 3 * mlp);                     // MLP, next to its normed input
-  ledger.touch(kSums, product_sums(s, b, mlp / b));
   ledger.drop(kTarget, 2 * states);
   // The captured states become one tensor.
   ledger.add(kTarget, states);
@@ -264,7 +248,7 @@ void add_evaluation(Ledger& ledger, const StepShape& s) {
   ledger.touch("layer", layer.peak());
   ledger.drop(kAttention, z.states());
   ledger.add(kHead, z.row_terms());
-  ledger.touch(kHead, z.head_chunk() + z.sums(z.head_rows() * s.drafter.vocab_size));
+  ledger.touch(kHead, z.head_chunk());
 }
 
 void add_drafter_step(Ledger& ledger, const StepShape& s) {
@@ -287,7 +271,7 @@ void add_drafter_step(Ledger& ledger, const StepShape& s) {
   ledger.add(kAttention, z.states() + z.R * kDouble);  // after the final norm
   const int64_t head_gradient = z.supervised() * z.D * b;
   ledger.add(kHead, head_gradient + z.row_terms());
-  ledger.touch(kHead, z.head_chunk() + z.sums(z.head_rows() * s.drafter.vocab_size));
+  ledger.touch(kHead, z.head_chunk());
   // Backward. The terms of the rows live as long as the micro-step.
   ledger.add(kBackward, z.states());
   ledger.touch(kBackward, std::min(kScaledRows, z.supervised()) * z.D * (kFloat + b));
@@ -296,18 +280,21 @@ void add_drafter_step(Ledger& ledger, const StepShape& s) {
   ledger.drop(kAttention, z.R * kDouble);
   for (int64_t i = 0; i < L; ++i) {
     ledger.drop(kAttention, z.states());
-    if (s.recomputes_layers) {
-      ledger.touch("layer computed again", z.states());
-      forward_layer(ledger, z, s);
+    if (!s.recomputes_layers) {
+      backward_layer(ledger, z, s, i == 0);
+      continue;
     }
+    // Its output, and the output's gradient, which the whole backward of the layer holds.
+    ledger.add("layer computed again", 2 * z.states());
+    forward_layer(ledger, z, s);
     backward_layer(ledger, z, s, i == 0);
+    ledger.drop("layer computed again", 2 * z.states());
   }
   ledger.drop(kContext, z.projected());
   ledger.drop(kBackward, z.states());
   ledger.touch(kBackward, z.context());
   ledger.drop(kBackward, z.context());
   ledger.add(kGradients, z.D * F * b);
-  ledger.touch(kSums, z.sums(z.D * F));
   const int64_t rest = L * (2 * z.D + 2 * z.E) * b + 2 * z.D * b;
   ledger.add(kGradients, rest);
   ledger.drop(

@@ -2,6 +2,7 @@
 #include "draftsmith/ops/product.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <ATen/Parallel.h>
 
@@ -12,6 +13,8 @@ using torch::Tensor;
 
 constexpr int64_t kAlign = 64;  // of parts, so that the kernels' own tiles are whole
 
+thread_local bool is_in_call = false;
+
 void call_library(Tensor out, const Tensor& a, const Tensor& b, const Tensor& addend) {
   if (addend.defined()) {
     at::addmm_out(out, addend, a, b);
@@ -20,20 +23,32 @@ void call_library(Tensor out, const Tensor& a, const Tensor& b, const Tensor& ad
   }
 }
 
+/// A call that may take scratch.
+void call_library_for_part(Tensor out, const Tensor& a, const Tensor& b, const Tensor& addend) {
+  struct Mark {
+    Mark() { is_in_call = true; }
+    ~Mark() { is_in_call = false; }
+  } const mark;
+  call_library(std::move(out), a, b, addend);
+}
+
 }  // namespace
+
+bool is_in_product() { return is_in_call; }
 
 void product_out(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& addend) {
   const int64_t M = out.size(0), N = out.size(1);
   const auto whole = addend.defined() ? addend.expand_as(out) : addend;
   const bool may_sum_elsewhere = out.is_cpu() && out.scalar_type() == torch::kBFloat16;
   const int64_t most = at::in_parallel_region() ? kProductCellsOfThread : kProductCells;
-  if (!may_sum_elsewhere || M * N <= most) return call_library(out, a, b, whole);
+  if (!may_sum_elsewhere) return call_library(out, a, b, whole);
+  if (M * N <= most) return call_library_for_part(out, a, b, whole);
   const int64_t dim = N > M ? 1 : 0;
   const int64_t across = out.size(1 - dim);
   const int64_t part = std::max(kAlign, most / across / kAlign * kAlign);
   for (int64_t first = 0; first < out.size(dim); first += part) {
     const int64_t count = std::min(part, out.size(dim) - first);
-    call_library(
+    call_library_for_part(
         out.narrow(dim, first, count), dim == 0 ? a.narrow(0, first, count) : a,
         dim == 1 ? b.narrow(1, first, count) : b,
         whole.defined() ? whole.narrow(dim, first, count) : whole);

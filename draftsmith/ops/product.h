@@ -15,12 +15,17 @@ inline constexpr int64_t kProductCellsOfThread = int64_t{1} << 20;
 /// Processors without bfloat16 products, and products split along the sum, make the library keep the
 /// result in float32 beside `out`: three times the memory of the result. So bfloat16 on the host is
 /// computed in parts.
-/// Memory: beyond `out` at most 4 bytes for each element of a part; see memory/product_sums.
+/// Memory: beyond `out` at most 4 bytes for each element of a part, or less than that of the largest
+/// part; see is_in_product.
 void product_out(
     const torch::Tensor& out,           // [M, N] rows dense
     const torch::Tensor& a,             // [M, K]
     const torch::Tensor& b,             // [K, N]
     const torch::Tensor& addend = {});  // broadcast to [M, N], or undefined
+
+/// Whether this thread is inside a call of the library for such a part: what it asks of an allocator
+/// is its own scratch, no tensor. How much that is depends on the processor.
+bool is_in_product();
 
 torch::Tensor product(                  // [M, N]
     const torch::Tensor& a,             // [M, K]

@@ -5,7 +5,7 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/memory/host_allocator.h"
-#include "draftsmith/memory/product_sums.h"
+#include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/ops/product.h"
 
 #include "tests/support/reference.h"
@@ -119,27 +119,53 @@ TEST(Planner, KnowsWhatSplitMastersSave) {
   EXPECT_EQ(shape.master_bytes(), 0);
 }
 
-TEST(Planner, CountsTheSumsOfBfloat16Products) {
+TEST(Planner, CountsTheScratchOfBfloat16Products) {
   auto shape = reference_shape();
+  shape.threads = 2;
   shape.chunk_rows = 512;
   const auto plain = plan_memory(shape);
-  shape.product_sums = 4 * ops::kProductCells;
-  // A part of the largest product, or as much as two threads need in attention.
-  const int64_t more = plan_memory(shape).drafter_step - plain.drafter_step;
-  EXPECT_GE(more, 2 * 4 * ops::kProductCellsOfThread);
-  EXPECT_LE(more, 4 * ops::kProductCells);
-  shape.element_bytes = 4;  // these are summed in their result
-  const auto wide = plan_memory(shape);
-  shape.product_sums = 0;
-  EXPECT_EQ(plan_memory(shape).drafter_step, wide.drafter_step);
+  EXPECT_EQ(plain.scratch(), 0);
+  shape.product_scratch = 1000000;
+  EXPECT_EQ(plan_memory(shape).scratch(), 1000000);
+  EXPECT_EQ(plan_memory(shape).peak(), plain.peak() + 1000000);
+  EXPECT_EQ(plan_memory(shape).drafter_step, plain.drafter_step);
+  shape.threads = 8;  // each with a product of attention
+  EXPECT_EQ(plan_memory(shape).scratch(), 2000000);
+  shape.target_workers = 2;
+  EXPECT_EQ(plan_memory(shape).scratch(), 6000000);
+  shape.element_bytes = shape.target_element_bytes = 4;  // these are summed in their result
+  EXPECT_EQ(plan_memory(shape).scratch(), 0);
 }
 
-TEST(ProductSums, AreAtMostAFloat32CopyAndSomeScratch) {
+TEST(ProductScratch, IsAtMostAFloat32CopyAndPackedOperands) {
   install_host_allocator();
-  const int64_t bytes = measure_product_sums();
+  const int64_t bytes = measure_product_scratch();
   EXPECT_GE(bytes, 0);
   EXPECT_LE(bytes, 4 * ops::kProductCells + (int64_t{8} << 20));
-  EXPECT_EQ(measure_product_sums(), bytes);
+  EXPECT_EQ(measure_product_scratch(), bytes);
+}
+
+TEST(ProductScratch, BoundsProductsOfOtherShapes) {
+  install_host_allocator();
+  const int64_t bytes = measure_product_scratch();
+  const auto make = [](int64_t rows, int64_t columns) {
+    return torch::zeros({rows, columns}, torch::kBFloat16);
+  };
+  for (const int64_t rows : {3, 32, 100, 700, 5000}) {
+    using Sizes = std::pair<int64_t, int64_t>;
+    for (const auto& [in, out] : {Sizes{64, 128}, {1000, 200}, {30, 3000}, {2000, 1500}}) {
+      const auto x = make(rows, in), weight = make(out, in), gradient = make(rows, out);
+      const int64_t live = host_bytes().live;
+      reset_host_peak();
+      ops::product(x, weight.t());
+      ops::product(gradient, weight);
+      ops::product(gradient.t(), x);
+      EXPECT_LE(host_bytes().scratch_peak, bytes) << rows << " rows, " << in << " to " << out;
+      // Tensors are counted apart.
+      EXPECT_LE(host_bytes().peak - live, 2 * std::max({rows * out, rows * in, out * in}));
+      EXPECT_EQ(host_bytes().scratch, 0);
+    }
+  }
 }
 
 TEST(Planner, CountsTheBestIdsOfTrees) {

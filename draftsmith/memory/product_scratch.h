@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace draftsmith::memory {
+
+/// The most bytes that the library takes on this machine beside a bfloat16 product that ops/product
+/// makes, besides tensors: float32 sums of the whole result where the processor has no such products,
+/// else packed operands, and sums of each thread where the sum is long. It depends on the sizes of a
+/// product up to those measured here, and hardly beyond. Measured once, in some 50 ms; 0 without the
+/// host allocator. The peaks of host_bytes start again.
+int64_t measure_product_scratch();
+
+}  // namespace draftsmith::memory
