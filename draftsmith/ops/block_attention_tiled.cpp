@@ -94,7 +94,8 @@ struct Scratch {
     const TileRule rule{p.K, p.repeat};
     auto [cells, columns] = rule.bound(p.Q / p.K, p.S, p.visibility.window);
     for (const auto& tile : p.tiles[static_cast<size_t>(b)]) {
-      const int64_t width = tile.context_end - tile.context_begin + (tile.end - tile.first) * p.K;
+      const int64_t width =
+          pad_tile_columns(tile.context_end - tile.context_begin + (tile.end - tile.first) * p.K);
       columns = std::max(columns, width);
       cells = std::max(cells, (tile.end - tile.first) * p.K * p.repeat * width);
     }
@@ -107,7 +108,7 @@ struct Scratch {
 
 /// One tile's slices of a head.
 struct TileView {
-  int64_t context_begin, context, own_begin, own, row_begin, rows;
+  int64_t context_begin, context, own_begin, own, row_begin, rows, width;
 
   TileView(const Problem& p, const BlockTile& tile)
       : context_begin(tile.context_begin),
@@ -115,22 +116,23 @@ struct TileView {
         own_begin(p.S + tile.first * p.K),
         own((tile.end - tile.first) * p.K),
         row_begin(tile.first * p.K * p.repeat),
-        rows(own * p.repeat) {}
+        rows(own * p.repeat),
+        width(pad_tile_columns(context + own)) {}
 
-  int64_t width() const { return context + own; }
   Tensor take(const Tensor& from, Tensor& scratch) const {
-    auto taken = scratch.narrow(0, 0, width());
+    auto taken = scratch.narrow(0, 0, width);
     taken.narrow(0, 0, context).copy_(from.narrow(0, context_begin, context));
     taken.narrow(0, context, own).copy_(from.narrow(0, own_begin, own));
+    taken.narrow(0, context + own, width - context - own).zero_();
     return taken;
   }
-  /// Adds [width, E] to the places in [S + Q, E] that `take` reads.
+  /// Adds [width, E], its padding left out, to the places in [S + Q, E] that `take` reads.
   void add(const Tensor& tile_values, const Tensor& to) const {
     add_rows(tile_values, 0, to, context_begin, context);
     add_rows(tile_values, context, to, own_begin, own);
   }
   Tensor cells(const Tensor& scratch) const {
-    return scratch.narrow(0, 0, rows * width()).view({rows, width()});
+    return scratch.narrow(0, 0, rows * width).view({rows, width});
   }
 
  private:
@@ -173,7 +175,7 @@ Tensor attend(const BlockAttentionInputs& in, const Problem& p, const Tensor& lo
           {.rows =
                {.storage = storage_of(scores),
                 .rows = view.rows,
-                .width = view.width(),
+                .width = view.width,
                 .ranges = ranges.data(),
                 .scale = p.scale},
            .scores = scores.data_ptr(),
@@ -233,7 +235,7 @@ BlockAttentionInputs attend_backward(
           {.rows =
                {.storage = storage_of(weights),
                 .rows = view.rows,
-                .width = view.width(),
+                .width = view.width,
                 .ranges = ranges.data(),
                 .scale = p.scale},
            .scores = weights.data_ptr(),

@@ -74,6 +74,11 @@ std::vector<BlockTile> plan_block_tiles(
     int64_t max_blocks,
     const TileCost& cost);
 
+/// Columns that a tile of attend_in_tiles is filled up to, with keys and values of zero: a few sizes, at
+/// most a sixteenth wider from 512 on. The library compiles a kernel for each shape of a bfloat16 product,
+/// which takes as long as the product and half a megabyte, and anchors give every tile another width.
+int64_t pad_tile_columns(int64_t columns);
+
 /// How the tiles of attend_in_tiles are chosen: a tile's products are over all its rows (slots of its
 /// blocks, times the query heads of a key head) and all its columns (the context of their union, and
 /// their own slots).

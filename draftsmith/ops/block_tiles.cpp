@@ -12,8 +12,16 @@ constexpr int64_t kMaxTileRows = 512;  // enough for a product at full speed
 // gradients added up. A tile costs the time of so many columns more than its columns, in calls.
 constexpr int64_t kColumnRows = 24;
 constexpr int64_t kTileColumns = 64;
+constexpr int64_t kPadColumns = 32;
 
 }  // namespace
+
+int64_t pad_tile_columns(int64_t columns) {
+  int64_t step = kPadColumns;
+  while (step * 32 <= columns)
+    step *= 2;
+  return (columns + step - 1) / step * step;
+}
 
 int64_t first_visible(int64_t anchor, int64_t context_begin, int64_t window) {
   return window > 0 ? std::max(context_begin, anchor - window + 1) : context_begin;
@@ -98,7 +106,7 @@ TileRule::Bounds TileRule::bound(int64_t num_blocks, int64_t context_tokens, int
       const double factor = static_cast<double>((m - i) * (m - i - 1) / 2 + i * (i - 1) / 2 + m);
       context = std::min(context, window + static_cast<int64_t>(allowed / (factor + q)));
     }
-    const int64_t columns = context + m * block_size;
+    const int64_t columns = pad_tile_columns(context + m * block_size);
     bounds.columns = std::max(bounds.columns, columns);
     bounds.cells = std::max(bounds.cells, m * block_size * repeat * columns);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "draftsmith/base/random.h"
 #include "draftsmith/ops/block_methods.h"
@@ -45,6 +46,18 @@ TEST(BlockTiles, JoinNeighboursThatShareTheirContext) {
   EXPECT_EQ(sliding[0].end, 2);  // at most two blocks
   EXPECT_EQ(sliding[0].context_begin, 1000 - 63);
   EXPECT_EQ(sliding[0].context_end, 1010);
+}
+
+TEST(BlockTiles, AreFilledUpToAFewWidths) {
+  std::set<int64_t> widths;
+  for (int64_t columns = 1; columns <= 4096; ++columns) {
+    const int64_t padded = pad_tile_columns(columns);
+    ASSERT_GE(padded, columns);
+    ASSERT_LE(padded, columns + std::max<int64_t>(31, columns / 16)) << columns;
+    ASSERT_EQ(pad_tile_columns(padded), padded);
+    widths.insert(padded);
+  }
+  EXPECT_LE(widths.size(), 64U);
 }
 
 /// Blocks in order, `spacing` apart on average, from `first` on.
