@@ -49,7 +49,7 @@ struct Simulation {
 struct Simulated {
   double seconds = 0;
   double ratio_to_ideal = 0;  // of the rates that the workers really had
-  double idle_share = 0;      // of the drafters, while all run
+  double idle_share = 0;      // of the drafters: without a batch, or waiting for one that has none
 };
 
 /// Drafters end each step together, as they do when they exchange gradients.
@@ -71,7 +71,7 @@ Simulated run_simulation(const Simulation& sim) {
       std::move(targets));
   constexpr int64_t kFillingSteps = 10;  // the queues fill
   Stopwatch watch;
-  std::vector<double> waited(static_cast<size_t>(R), 0), worked(static_cast<size_t>(R), 0);
+  std::vector<double> worked(static_cast<size_t>(R), 0);
   std::barrier together(R);
   {
     std::vector<std::jthread> drafters;
@@ -81,27 +81,21 @@ Simulated run_simulation(const Simulation& sim) {
         const auto own = static_cast<size_t>(rank);
         for (int64_t step = 0; step < sim.steps + kFillingSteps; ++step) {
           if (step == kFillingSteps && rank == 0) watch.restart();
-          Stopwatch part;
           feed->next();
-          const double waiting = part.restart();
+          const Stopwatch work;
           sleep_about(sim.seconds.drafter, 0, 0);
-          const double working = part.restart();
+          if (step >= kFillingSteps) worked[own] += work.seconds();
           together.arrive_and_wait();
-          if (step < kFillingSteps) continue;
-          waited[own] += waiting;
-          worked[own] += working;
         }
       });
     }
   }
   Simulated result;
   result.seconds = watch.seconds();
-  double all_waited = 0, all_worked = 0;
-  for (size_t i = 0; i < waited.size(); ++i) {
-    all_waited += waited[i];
-    all_worked += worked[i];
-  }
-  result.idle_share = all_waited / (all_waited + all_worked);
+  double all_worked = 0;
+  for (const double seconds : worked)
+    all_worked += seconds;
+  result.idle_share = 1 - all_worked / (static_cast<double>(R) * result.seconds);
   // Sleeps last a little longer than asked: the ideal is that of the times they took.
   const auto batches = static_cast<double>(sim.steps * R);
   const StageSeconds real{0, line.stage_seconds().target, all_worked / batches};
