@@ -39,8 +39,8 @@ struct BlockRun::Thread {
   std::string_view waits_in = {};  // an operation, or none: it can go on
   std::source_location where = {};
   LaneValues given = {};
-  int64_t block_barriers = 0;
-  int64_t warp_barriers = 0;
+  int block_barriers = 0;
+  int warp_barriers = 0;
   size_t allocations = 0;
   int64_t allocated = 0;  // bytes
   std::vector<Copy> open_copies;

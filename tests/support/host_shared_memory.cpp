@@ -33,6 +33,23 @@ bool is_ordered(const Access& before, const Access& now) {
 
 }  // namespace
 
+void LastAccesses::note(const Access& now) {
+  const auto warp_of = [](const Access& access) { return access.thread / kWarp; };
+  if (last_.thread != -1 && warp_of(last_) != warp_of(now)) {
+    last_of_another_warp_ = last_;
+    last_of_another_lane_ = {};
+  } else if (last_.thread != now.thread) {
+    last_of_another_lane_ = last_;
+  }
+  last_ = now;
+}
+
+const Access* LastAccesses::find_unordered(const Access& now) const {
+  for (const Access* access : {&last_, &last_of_another_lane_, &last_of_another_warp_})
+    if (!is_ordered(*access, now)) return access;
+  return nullptr;
+}
+
 std::string place_of(const std::source_location& where) {
   const std::string path = where.file_name();
   return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line());
@@ -60,13 +77,22 @@ void HostSharedMemory::check_after_write(int64_t offset, const char* verb, const
   if (!is_ordered(state.write, now)) fail_order(offset, "write", state.write, verb, now);
 }
 
-void HostSharedMemory::mark_write(int64_t offset, bool is_atomic, const Access& now) {
+void HostSharedMemory::check_after(
+    int64_t offset,
+    const char* first,
+    const LastAccesses& before,
+    const char* then,
+    const Access& now) const {
+  if (const Access* unordered = before.find_unordered(now))
+    fail_order(offset, first, *unordered, then, now);
+}
+
+void HostSharedMemory::mark_write(int64_t offset, const char* verb, const Access& now) {
+  check_after_write(offset, verb, now);
   ByteState& state = states_[static_cast<size_t>(offset)];
-  for (const Access& read : state.reads)
-    if (!is_ordered(read, now)) fail_order(offset, "read", read, "write", now);
-  state.write = now;
-  state.is_atomic = is_atomic;
-  state.reads = {};
+  check_after(offset, "atomic operation", state.atomics, verb, now);
+  check_after(offset, "read", state.reads, verb, now);
+  state = {.write = now, .reads = {}, .atomics = {}};
 }
 
 void HostSharedMemory::read(int64_t offset, int64_t bytes, void* to, const Access& now) {
@@ -79,33 +105,32 @@ void HostSharedMemory::read(int64_t offset, int64_t bytes, void* to, const Acces
           i, describe(now)));
     }
     check_after_write(i, "read", now);
-    if (state.reads[0].thread != now.thread) state.reads[1] = state.reads[0];
-    state.reads[0] = now;
+    check_after(i, "atomic operation", state.atomics, "read", now);
+    state.reads.note(now);
   }
   std::memcpy(to, bytes_.data() + offset, static_cast<size_t>(bytes));
 }
 
 void HostSharedMemory::write(int64_t offset, int64_t bytes, const void* from, const Access& now) {
   check_range(offset, bytes, now);
-  for (int64_t i = offset; i < offset + bytes; ++i) {
-    check_after_write(i, "write", now);
-    mark_write(i, /*is_atomic=*/false, now);
-  }
+  for (int64_t i = offset; i < offset + bytes; ++i)
+    mark_write(i, "write", now);
   std::memcpy(bytes_.data() + offset, from, static_cast<size_t>(bytes));
 }
 
 std::byte* HostSharedMemory::access_atomically(int64_t offset, int64_t bytes, const Access& now) {
   check_range(offset, bytes, now);
   for (int64_t i = offset; i < offset + bytes; ++i) {
-    const ByteState& state = states_[static_cast<size_t>(i)];
+    ByteState& state = states_[static_cast<size_t>(i)];
     if (state.write.thread == -1) {
       throw KernelFault(fmt::format(
           "shared memory, byte {}: expected something written before the atomic operation of {}, "
           "got nothing",
           i, describe(now)));
     }
-    if (!state.is_atomic) check_after_write(i, "atomic operation", now);
-    mark_write(i, /*is_atomic=*/true, now);
+    check_after_write(i, "atomic operation", now);
+    check_after(i, "read", state.reads, "atomic operation", now);
+    state.atomics.note(now);
   }
   return bytes_.data() + offset;
 }
@@ -113,8 +138,7 @@ std::byte* HostSharedMemory::access_atomically(int64_t offset, int64_t bytes, co
 void HostSharedMemory::announce(int64_t offset, int64_t bytes, const Access& now) {
   check_range(offset, bytes, now);
   for (int64_t i = offset; i < offset + bytes; ++i) {
-    check_after_write(i, "asynchronous copy", now);
-    mark_write(i, /*is_atomic=*/false, now);
+    mark_write(i, "asynchronous copy", now);
     states_[static_cast<size_t>(i)].is_announced = true;
   }
 }

@@ -144,6 +144,66 @@ TEST(HostRunner, OrdersAWarpByItsOwnBarrierOnly) {
       256, {"expected a barrier"});
 }
 
+TEST(HostRunner, RemembersAReadOfAnotherWarpWhicheverLanesReadLater) {
+  expect_fault(
+      [](HostBlock& block) {
+        const auto tile = block.shared<int>(1);
+        if (block.thread() == 0) tile.store(0, 1);
+        block.sync();
+        if (block.warp() == 0) block.sync_warp();  // so that thread 32 reads first
+        if (block.thread() == 32 || block.thread() < 2) tile.load(0);
+        if (block.warp() == 0) block.sync_warp();
+        if (block.thread() == 0) tile.store(0, 2);
+      },
+      16, {"between the read of thread 32 ", "and the write of thread 0 "});
+}
+
+TEST(HostRunner, RemembersAReadOfALaneWhateverAnotherWarpReadLater) {
+  expect_fault(
+      [](HostBlock& block) {
+        const auto tile = block.shared<int>(1);
+        if (block.thread() == 0) tile.store(0, 1);
+        block.sync();
+        if (block.thread() == 1) tile.load(0);
+        if (block.warp() == 1) block.sync_warp();
+        if (block.thread() == 32 || block.thread() == 33) tile.load(0);
+        if (block.warp() == 1) block.sync_warp();
+        if (block.thread() == 33) tile.store(0, 2);
+      },
+      16, {"between the read of thread 1 ", "and the write of thread 33 "});
+}
+
+TEST(HostRunner, RemembersAnAtomicOperationOfAnotherWarp) {
+  expect_fault(
+      [](HostBlock& block) {
+        const auto counter = block.shared<int>(1);
+        if (block.thread() == 0) counter.store(0, 0);
+        block.sync();
+        if (block.thread() == 32) counter.add(0, 1);
+        for (int i = 0; i < 8 && block.warp() == 0; ++i)
+          block.sync_warp();
+        if (block.thread() == 0) counter.add(0, 1);
+        if (block.warp() == 0) block.sync_warp();
+        if (block.thread() == 1) counter.load(0);
+      },
+      16, {"between the atomic operation of thread 32 ", "and the read of thread 1 "});
+}
+
+TEST(HostRunner, OrdersAnAtomicOperationAfterWhatWasWrittenBefore) {
+  expect_fault(
+      [](HostBlock& block) {
+        const auto counter = block.shared<int>(1);
+        if (block.thread() == 0) {
+          counter.store(0, 0);
+          counter.add(0, 1);
+        }
+        for (int i = 0; i < 8 && block.warp() == 1; ++i)
+          block.sync_warp();
+        if (block.thread() == 32) counter.add(0, 1);
+      },
+      16, {"between the write of thread 0 ", "and the atomic operation of thread 32 "});
+}
+
 TEST(HostRunner, FindsABarrierThatSomeThreadsNeverReach) {
   expect_fault(
       [](HostBlock& block) {
