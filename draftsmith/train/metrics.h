@@ -10,7 +10,8 @@
 
 namespace draftsmith::train {
 
-/// Seconds spent in the parts of training.
+/// Seconds spent in the parts of training. On a GPU a part ends where the host waits for it anyway:
+/// of several micro-steps, a forward's time holds the rest of the backward before it.
 struct StepTimes {
   double data = 0;      // reading, making blocks
   double target = 0;    // the target's forward

@@ -91,8 +91,9 @@ MicroStep run_micro_step(
     if (is_replayed) return graphs->forward(batch).detach().set_requires_grad(true);
     return drafter.forward(batch.embedded, batch.features, batch.blocks, plan);
   }();
+  const bool is_sound = is_finite(hidden.detach());  // waits until a GPU has run the forward
   const double forward_seconds = watch.restart();
-  if (!is_finite(hidden.detach())) {
+  if (!is_sound) {
     MicroStep broken;
     broken.sums.loss_sum = std::numeric_limits<double>::quiet_NaN();
     broken.sums.weight_sum = batch.blocks.weights.sum().item<double>();

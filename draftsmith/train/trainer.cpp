@@ -205,6 +205,7 @@ bool Trainer::run_step(LoggedSteps& line) {
   // One denominator for all micro-steps and ranks: a mean of means would weigh short answers more.
   const double scale = 1 / sums.weight_sum;
   const double norm = optimizer_.gradient_norm(scale);
+  sums.times.backward += watch.restart();  // the norm waits until a GPU has run it
   if (!std::isfinite(norm) || !std::isfinite(sums.loss_sum)) {
     step.loss = sums.loss();
     step.gradient_norm = norm;
