@@ -8,6 +8,16 @@
 namespace draftsmith::train {
 namespace {
 
+/// A tensor like `wanted` with its contents, in the buffer if that is large enough, else in a new
+/// one. Who holds the old one keeps it.
+torch::Tensor place_in(torch::Tensor& buffer, const torch::Tensor& wanted) {
+  if (!buffer.defined() || buffer.numel() < wanted.numel())
+    buffer = torch::empty({wanted.numel()}, wanted.options());
+  auto placed = buffer.narrow(0, 0, wanted.numel()).view(wanted.sizes());
+  placed.copy_(wanted);
+  return placed;
+}
+
 /// What a forward reads of a batch.
 struct Inputs {
   torch::Tensor embedded, features;
@@ -35,11 +45,17 @@ struct Inputs {
 /// The recordings for one shape, with the tensors that they read.
 class StepGraphs::Shape {
  public:
-  Shape(const model::Drafter& drafter, const model::ForwardPlan& plan, Inputs inputs)
+  Shape(
+      const model::Drafter& drafter,
+      const model::ForwardPlan& plan,
+      Inputs inputs,
+      Buffers& buffers)
       : drafter_(drafter), plan_(plan), inputs_(std::move(inputs)) {
-    for (torch::Tensor* tensor : inputs_.tensors())
-      *tensor = tensor->clone();
-    hidden_gradient_ = torch::zeros_like(inputs_.embedded);
+    const auto tensors = inputs_.tensors();
+    buffers.resize(tensors.size() + 1);
+    for (size_t i = 0; i < tensors.size(); ++i)
+      *tensors[i] = place_in(buffers[i], *tensors[i]);
+    hidden_gradient_ = place_in(buffers.back(), torch::zeros_like(inputs_.embedded));
   }
 
   void record(ops::Recorder& recorder) {
@@ -108,7 +124,7 @@ torch::Tensor StepGraphs::forward(const pipeline::TrainBatch& batch) {
       drafter_.place_blocks(batch.blocks, plan_.attention, /*has_fixed_sizes=*/true)};
   auto& shape = shapes_[{batch.features.size(1), batch.embedded.size(1)}];
   if (shape == nullptr) {
-    shape = std::make_unique<Shape>(drafter_, plan_, inputs);
+    shape = std::make_unique<Shape>(drafter_, plan_, inputs, buffers_);
     shape->record(*recorder_);
   }
   last_ = shape.get();

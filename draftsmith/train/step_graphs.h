@@ -18,7 +18,7 @@ namespace draftsmith::train {
 /// and replayed from then on. What depends on a batch's contents stays outside: the places of
 /// blocks and the plans of attention become inputs, and the head with its choice of rows runs
 /// between the two replays.
-/// Memory: inputs of every shape, and what lives within a step of the largest one.
+/// Memory: inputs of the largest shape, if that is the first one, and what lives within a step of it.
 class StepGraphs {
  public:
   StepGraphs(
@@ -38,10 +38,13 @@ class StepGraphs {
 
  private:
   class Shape;
+  /// Memory for each input, of all shapes: one is replayed at a time.
+  using Buffers = std::vector<torch::Tensor>;
 
   model::Drafter drafter_;
   model::ForwardPlan plan_;
   std::unique_ptr<ops::Recorder> recorder_;
+  Buffers buffers_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Shape>> shapes_;  // by tokens and slots
   Shape* last_ = nullptr;
 };
