@@ -50,9 +50,11 @@ BatchShapes choose_batch_shapes(
 BatchShapes choose_batch_shapes(const data::BatchSource& source) {
   const auto& settings = source.settings();
   if (!settings.static_shapes) return {};
-  return choose_batch_shapes(
+  auto shapes = choose_batch_shapes(
       source.batch_tokens(), source.most_batch_tokens(), settings.num_anchors,
       settings.num_buckets);
+  shapes.max_length = settings.max_length;
+  return shapes;
 }
 
 double padding_waste(const BatchShapes& shapes, const std::vector<int64_t>& batch_tokens) {

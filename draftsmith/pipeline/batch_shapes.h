@@ -15,6 +15,7 @@ namespace draftsmith::pipeline {
 struct BatchShapes {
   std::vector<int64_t> tokens;  // context tokens of the joined row
   std::vector<int64_t> blocks;
+  int64_t max_length = 0;  // tokens of a sequence; 0 = any
 
   bool empty() const { return tokens.empty(); }
 };

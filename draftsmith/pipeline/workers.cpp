@@ -6,19 +6,21 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include "draftsmith/pipeline/blank_batch.h"
 #include "draftsmith/pipeline/handoff.h"
 
 namespace draftsmith::pipeline {
 namespace {
 
-constexpr int64_t kWarmUpTokens = 64;
-
-/// Starts the thread's compute threads, and libraries that set themselves up when first used.
-void warm_up(const model::Target& target, const std::vector<int64_t>& layer_ids) {
+/// Starts the thread's compute threads, and libraries that set themselves up when first used; with
+/// static shapes the allocator too has what the largest batch takes.
+void warm_up(const model::Target& target, const BatchRecipe& recipe) {
   const int64_t limit = target.config().max_position_embeddings;
-  const int64_t tokens = limit > 0 ? std::min(kWarmUpTokens, limit) : kWarmUpTokens;
-  const auto ids = torch::zeros({1, tokens}, torch::kLong);
-  if (target.stored() == nullptr) target.forward(ids, layer_ids);
+  const auto ids =
+      recipe.shapes.empty()
+          ? make_blank_rows(limit > 0 ? std::min(kBlankTokens, limit) : kBlankTokens, 0)
+          : make_blank_rows(recipe.shapes.tokens.back(), recipe.shapes.max_length);
+  if (target.stored() == nullptr) target.forward(ids, recipe.target_layer_ids);
   target.embed(ids);
 }
 
@@ -44,7 +46,7 @@ TargetWorker make_target_worker(const model::Target& target, const BatchRecipe& 
   };
   worker.warm_up = [&target, recipe, device] {
     const c10::DeviceGuard guard(device);
-    warm_up(target, recipe.target_layer_ids);
+    warm_up(target, recipe);
   };
   return worker;
 }

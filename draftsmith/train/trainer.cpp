@@ -12,6 +12,7 @@
 #include "draftsmith/base/stopwatch.h"
 #include "draftsmith/memory/device_memory.h"
 #include "draftsmith/memory/stage.h"
+#include "draftsmith/pipeline/blank_batch.h"
 #include "draftsmith/pipeline/handoff.h"
 #include "draftsmith/train/agreement.h"
 #include "draftsmith/train/checkpoint_list.h"
@@ -22,6 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kMaxFailuresInARow = 10;
+constexpr int64_t kBlankBlocks = 4;  // of a batch that only starts threads and libraries
 
 AdamWSettings make_adamw_settings(const TrainSettings& settings) {
   if (settings.betas.size() != 2) {
@@ -122,6 +124,28 @@ pipeline::BatchRecipe Trainer::recipe() const {
   return {
       drafter_.block_rule(loss_.block_decay()), drafter_.config().target_layer_ids,
       drafter_.dtype(), pipeline::choose_batch_shapes(source_), drafter_.device()};
+}
+
+void Trainer::warm_up() {
+  const memory::Stage stage("the warm-up");
+  const auto recipe = this->recipe();
+  const auto run = [&](int64_t tokens, int64_t blocks) {
+    const auto batch = pipeline::make_blank_batch(target_, recipe, tokens, blocks);
+    run_micro_step(
+        drafter_, lm_head_, batch, loss_, true, plan_, /*tree_budget=*/0, {}, graphs_.get());
+  };
+  if (recipe.shapes.empty())  // no more than a batch of the run: memory was planned for those
+    return run(
+        std::min(pipeline::kBlankTokens, source_.most_batch_tokens()),
+        std::min(kBlankBlocks, source_.settings().num_anchors));
+  // The largest first: what it leaves in the allocator serves the others. On the host they would
+  // find nothing to do, and take their time.
+  const bool runs_all = graphs_ != nullptr || !drafter_.device().is_cpu();
+  for (size_t t = recipe.shapes.tokens.size(); t-- > 0;)
+    for (size_t b = recipe.shapes.blocks.size(); b-- > 0;) {
+      run(recipe.shapes.tokens[t], recipe.shapes.blocks[b]);
+      if (!runs_all) return;
+    }
 }
 
 bool Trainer::is_past_end(const data::DataCursor& cursor) const {
@@ -316,9 +340,11 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
   if (!feed_)
     feed_ =
         std::make_unique<pipeline::InlineFeed>(target_, source_.share(), recipe(), feed_start());
+  const int64_t total = total_steps();
+  if (progress_.step < total) warm_up();
+  feed_->take_waits();  // of the time before the first step
   StepTrace trace(
       fs::path(settings_.out) / "trace.json", ranks_.is_first() ? settings_.profile_steps : 0);
-  const int64_t total = total_steps();
   std::optional<Progress> bar;
   if (ranks_.is_first()) bar.emplace("training", total, "steps", progress_.step);
   LoggedSteps line;

@@ -77,6 +77,9 @@ class Trainer {
   int64_t total_steps() const { return schedule_.total_steps; }
 
  private:
+  /// Runs micro-steps of made-up batches and forgets what comes of them: threads and libraries are
+  /// then started, and with static shapes nothing is left to be recorded or allocated.
+  void warm_up();
   /// Adds this rank's batches of a step to `sums`, the first for all and one for each source, and
   /// their gradients to the optimizer. `step` notes the batches, should something be wrong with
   /// them.

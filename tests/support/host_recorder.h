@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <limits>
 
 #include "draftsmith/ops/recording.h"
@@ -8,13 +9,16 @@
 namespace draftsmith::testing {
 
 /// Stands in for CUDA graphs: a replay runs the recorded work again. As there, results do
-/// not outlive the next replay.
+/// not outlive the next replay. Counts what is recorded in `num_recorded`, if there is one.
 class HostRecorder final : public ops::Recorder {
  public:
+  explicit HostRecorder(int64_t* num_recorded = nullptr) : num_recorded_(num_recorded) {}
+
   void rehearse(const std::function<void()>& work) override { work(); }
 
   std::unique_ptr<ops::Recording> record(const ops::RecordedWork& work) override {
     work();
+    if (num_recorded_ != nullptr) ++*num_recorded_;
     return std::make_unique<Replay>(*this, work);
   }
 
@@ -44,6 +48,7 @@ class HostRecorder final : public ops::Recorder {
   }
 
   std::vector<torch::Tensor> last_;
+  int64_t* num_recorded_;
 };
 
 }  // namespace draftsmith::testing

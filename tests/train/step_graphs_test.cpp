@@ -50,7 +50,8 @@ TEST(StepGraphs, GiveTheBitsOfStepsThatAreNotRecorded) {
       auto loss = testing::make_loss(10, weighting == "decay" ? 0.15 : 0, 0);
       loss.weighting = weighting;
       const model::ForwardPlan plan{ops::AttentionMethod::kBlock, recomputes};
-      StepGraphs graphs(drafter, plan, std::make_unique<HostRecorder>());
+      int64_t num_recorded = 0;
+      StepGraphs graphs(drafter, plan, std::make_unique<HostRecorder>(&num_recorded));
       for (const auto& batch : make_batches(drafter)) {
         const auto run = [&](StepGraphs* recorded) {
           return run_micro_step(
@@ -63,6 +64,7 @@ TEST(StepGraphs, GiveTheBitsOfStepsThatAreNotRecorded) {
         }
       }
       EXPECT_EQ(graphs.num_shapes(), 2);
+      EXPECT_EQ(num_recorded, 2 * 2) << "forward and backward of each shape, once";
     }
   }
 }
@@ -95,6 +97,44 @@ TEST(StepGraphs, AreNotUsedWithoutGradients) {
       drafter, tiny_target().lm_head(), make_batches(drafter).front(),
       testing::make_loss(10, 0.15, 0.1), false, {}, 0, {}, &graphs);
   EXPECT_EQ(graphs.num_shapes(), 0);
+}
+
+/// Notes how much was recorded when the first batch is asked for.
+class NotingFeed final : public pipeline::BatchFeed {
+ public:
+  NotingFeed(std::unique_ptr<pipeline::BatchFeed> feed, const int64_t& counted, int64_t& noted)
+      : feed_(std::move(feed)), counted_(counted), noted_(noted) {}
+
+  std::optional<pipeline::TrainBatch> next() override {
+    if (noted_ < 0) noted_ = counted_;
+    return feed_->next();
+  }
+
+ private:
+  std::unique_ptr<pipeline::BatchFeed> feed_;
+  const int64_t& counted_;
+  int64_t& noted_;
+};
+
+TEST(StepGraphs, AreAllRecordedBeforeTheFirstBatch) {
+  const testing::TempFolder folder;
+  const auto dataset = testing::write_ten_sequences(folder);
+  auto settings = testing::tiny_data_settings();
+  settings.static_shapes = true;
+  data::BatchSource source(data::TokenDataset::open(dataset, ""), settings, 211);
+  const auto trainer = testing::make_trainer(
+      tiny_target(), dataset, {.out = (folder / "run").string(), .static_shapes = true});
+  const auto shapes = trainer->recipe().shapes;
+  ASSERT_GT(shapes.tokens.size(), 1U);
+  int64_t num_recorded = 0, num_before = -1;
+  trainer->use_recorder(std::make_unique<HostRecorder>(&num_recorded));
+  trainer->use_feed(std::make_unique<NotingFeed>(
+      std::make_unique<pipeline::InlineFeed>(
+          tiny_target(), std::move(source), trainer->recipe(), pipeline::FeedStart{}),
+      num_recorded, num_before));
+  trainer->run();
+  EXPECT_EQ(num_before, static_cast<int64_t>(2 * shapes.tokens.size() * shapes.blocks.size()));
+  EXPECT_EQ(num_recorded, num_before);
 }
 
 TEST(StepGraphs, TrainARunToTheSameBits) {

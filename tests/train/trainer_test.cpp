@@ -90,6 +90,30 @@ TEST(Trainer, ResumesBitForBitInBfloat16WithAccumulation) {
   expect_resumed_run_equals_unbroken("bfloat16", 2);
 }
 
+TEST(Trainer, WarmsUpWithoutChangingABitOfTheRun) {
+  const TempFolder folder;
+  const auto dataset = testing::write_ten_sequences(folder);
+  for (const bool has_shapes : {false, true}) {
+    const auto run = [&](const std::string& name, int warm_ups) {
+      const auto trainer = make_trainer(
+          tiny_target(), dataset,
+          {.out = (folder / name).string(), .epochs = 1, .static_shapes = has_shapes});
+      std::vector<torch::Tensor> first;
+      for (const auto& [key, weight] : trainer->drafter().parameters())
+        first.push_back(weight.detach().clone());
+      for (; warm_ups > 1; --warm_ups)
+        EXPECT_FALSE(trainer->run([] { return true; }));
+      for (size_t i = 0; i < first.size(); ++i)
+        EXPECT_TRUE(trainer->drafter().parameters()[i].second.equal(first[i])) << i;
+      trainer->run();
+      return read_file(folder / name / "checkpoints/step-5/model.safetensors") +
+             read_file(folder / name / "checkpoints/step-5/optimizer.safetensors");
+    };
+    const std::string suffix = has_shapes ? "-shaped" : "";
+    EXPECT_TRUE(run("once" + suffix, 1) == run("thrice" + suffix, 3));
+  }
+}
+
 TEST(Trainer, MayChangeTheKindOfItsMastersOnResume) {
   const TempFolder folder;
   const auto dataset = testing::write_ten_sequences(folder);
