@@ -116,13 +116,7 @@ class DrafterThreads {
         [&](std::exception_ptr cause) {
           if (pipeline_) pipeline_->abort(std::move(cause));  // a drafter may wait for a batch
         });
-    if (pipeline_ && !error.is_set() && !seats.is_split()) {
-      log_info(
-          "{}", pipeline::describe_bottleneck(
-                    pipeline_->stage_seconds(),
-                    {job_.config.pipeline.target_workers, seats.num_drafters()},
-                    job_.config.pipeline.shares_devices(job_.config.target)));
-    }
+    if (bottleneck_ && !error.is_set()) log_info("{}", *bottleneck_);
     pipeline_.reset();  // its threads use the links
     say_goodbye(error.is_set());
     error.rethrow();
@@ -163,11 +157,14 @@ class DrafterThreads {
     }
     for (size_t i = 0; i < servers_.size(); ++i) {
       const auto make = make_remotely(servers_[i], 1 + static_cast<int64_t>(i));
-      workers.push_back({.run = [make, shapes = recipe_.shapes](data::SourceBatch batch) {
-        auto made = make(std::move(batch));
-        pipeline::pad_to_shape(made, shapes);
-        return made;
-      }});
+      workers.push_back(
+          {.run =
+               [make, shapes = recipe_.shapes](data::SourceBatch batch) {
+                 auto made = make(std::move(batch));
+                 pipeline::pad_to_shape(made, shapes);
+                 return made;
+               },
+           .is_elsewhere = true});
       hand_over_to(workers.back(), torch::kCPU, list_rank_devices());
     }
     return workers;
@@ -225,6 +222,26 @@ class DrafterThreads {
     if (pipeline_) trainer.use_feed(pipeline_->feed(ranks.rank()));
     const bool is_done = trainer.run([&] { return signals.is_requested(); });
     if (index == 0) outcome_ = {is_done, trainer.progress().step, trainer.total_steps()};
+    note_bottleneck(index, ranks);
+  }
+
+  /// The first drafter of all notes it, from the rates in all processes.
+  void note_bottleneck(int64_t index, const pipeline::Ranks& ranks) {
+    const auto own = pipeline_ ? pipeline_->stage_seconds() : pipeline::StageSeconds{};
+    const bool counts = pipeline_ && index == 0;  // each process once
+    const auto targets = static_cast<double>(job_.config.pipeline.target_workers);
+    const auto sums = ranks.sum(
+        {counts ? 1.0 : 0.0, counts ? own.loader : 0, counts ? own.target : 0,
+         counts ? own.drafter : 0, counts ? targets : 0});
+    const double processes = sums[0];
+    if (!ranks.is_first() || processes == 0) return;
+    const bool is_split = job_.seats.is_split();
+    const auto num_targets = is_split ? servers_.size() : static_cast<size_t>(sums[4]);
+    bottleneck_ = pipeline::describe_bottleneck(
+        // Each process has a loader, for its part of the batches.
+        {sums[1] / processes / processes, sums[2] / processes, sums[3] / processes},
+        {static_cast<int64_t>(num_targets), job_.seats.num_ranks()},
+        !is_split && job_.config.pipeline.shares_devices(job_.config.target));
   }
 
   /// Errors: ConfigError for a drafter whose attention cannot be recorded.
@@ -263,6 +280,7 @@ class DrafterThreads {
   std::vector<int64_t> servers_;  // their ranks among the links
   std::unique_ptr<pipeline::Pipeline> pipeline_;
   TrainOutcome outcome_;
+  std::optional<std::string> bottleneck_;
 };
 
 }  // namespace
@@ -280,6 +298,7 @@ void run_targets(const Seats& seats, const RunConfig& config) {
   run_threads(seats.num_targets(), error, [&](int64_t index, pipeline::Ranks& ranks) {
     const auto& target = *targets.at(static_cast<size_t>(index));
     const c10::DeviceGuard guard(target.lm_head().device());
+    pipeline::make_target_worker(target, {.rule = {}, .target_layer_ids = {0}}).warm_up();
     ranks = seats.join_links(index);
     pipeline::serve_target(target, ranks, seats.num_link_clients());
   });

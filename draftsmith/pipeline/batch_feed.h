@@ -10,6 +10,7 @@
 #include "draftsmith/model/target.h"
 #include "draftsmith/pipeline/batch_shapes.h"
 #include "draftsmith/pipeline/train_batch.h"
+#include "draftsmith/pipeline/work_clock.h"
 
 namespace draftsmith::pipeline {
 
@@ -39,9 +40,9 @@ struct FeedStart {
   int64_t first_number() const { return number + ((rank - number) % ranks + ranks) % ranks; }
 };
 
-struct Waiting {
+struct WorkerTime {
   std::string worker;  // "loader", "target 0", "drafter 0"
-  double share = 0;
+  WorkTime time;
 };
 
 /// Training batches of one drafter, without end: epoch follows epoch. Errors: of whatever made
@@ -57,8 +58,14 @@ class BatchFeed {
   /// batch nor waiting for one.
   virtual void rest() {}
 
-  /// Of every worker that this feed knows: how much of the time since the last call it waited.
-  virtual std::vector<Waiting> take_waits() { return {}; }
+  /// Say that the drafter is done with its batches of a step and gives gradients to the others,
+  /// and that it goes on with the sums.
+  virtual void begin_meeting() {}
+  virtual void end_meeting() {}
+
+  /// What every worker that this feed answers for did since the last call. Of the feeds of one
+  /// process only the first answers.
+  virtual std::vector<WorkerTime> take_times() { return {}; }
 };
 
 /// Reads and runs the target in the thread that asks; only reading goes on in the background.

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -32,7 +34,16 @@ class Pipeline::Feed final : public BatchFeed {
     drafter_.clock.rest();
   }
 
-  std::vector<Waiting> take_waits() override { return pipeline_.take_waits(); }
+  void begin_meeting() override {
+    if (pipeline_.shape_.ranks > 1) drafter_.clock.begin_meeting();
+  }
+  void end_meeting() override { drafter_.clock.begin_work(); }
+
+  std::vector<WorkerTime> take_times() override {
+    const auto first = static_cast<size_t>(pipeline_.shape_.share.first);
+    if (&drafter_ != pipeline_.drafters_.at(first).get()) return {};
+    return pipeline_.take_times();
+  }
 
  private:
   Pipeline& pipeline_;
@@ -45,8 +56,10 @@ Pipeline::Pipeline(const PipelineShape& shape, LoadBatch load, std::vector<Targe
       is_warm_(static_cast<std::ptrdiff_t>(targets.size())),
       num_compute_threads_(at::get_num_threads()) {
   DS_CHECK(!targets.empty() && shape.ranks > 0 && shape.share.count > 0);
-  for (size_t i = 0; i < targets.size(); ++i)
+  for (const auto& target : targets) {
     workers_.push_back(std::make_unique<Worker>(shape.queue_batches));
+    workers_.back()->is_elsewhere = target.is_elsewhere;
+  }
   for (int64_t i = 0; i < shape.ranks; ++i)
     drafters_.push_back(std::make_unique<Drafter>(shape.queue_batches));
   try {
@@ -59,7 +72,7 @@ Pipeline::Pipeline(const PipelineShape& shape, LoadBatch load, std::vector<Targe
   }
   is_warm_.wait();
   for (const auto& worker : workers_)
-    worker->clock.restart();
+    worker->thread_clock.restart();
   loader_clock_.restart();
 }
 
@@ -111,17 +124,19 @@ void Pipeline::run_target(Worker& worker, const TargetWorker& target) {
     throw;
   }
   is_warm_.count_down();
-  worker.clock.begin_wait();
+  worker.thread_clock.begin_wait();
   while (auto loaded = worker.queue.pop()) {
-    worker.clock.begin_work();
+    worker.thread_clock.begin_work();
     const Stopwatch watch;
     TrainBatch batch = target.run(std::move(loaded->batch));
     batch.number = loaded->number;
-    batch.times = {loaded->seconds, watch.seconds()};
+    const auto elsewhere = std::exchange(batch.times.elsewhere, std::nullopt);
+    if (elsewhere) worker.elsewhere_clock.add(*elsewhere);
+    batch.times = {loaded->seconds, elsewhere ? elsewhere->working : watch.seconds()};
     const int64_t rank = loaded->number % shape_.ranks;
     if (target.hand_over) target.hand_over(batch, rank);
     auto& drafter = *drafters_[static_cast<size_t>(rank)];
-    worker.clock.finish_batch();
+    worker.thread_clock.finish_batch();
     if (!drafter.queue.push_at(loaded->place, std::move(batch))) return;
   }
 }
@@ -130,33 +145,40 @@ std::unique_ptr<BatchFeed> Pipeline::feed(int64_t rank) {
   return std::make_unique<Feed>(*this, *drafters_.at(static_cast<size_t>(rank)));
 }
 
-std::vector<Waiting> Pipeline::take_waits() {
-  std::vector<Waiting> waits;
-  waits.push_back({"loader", loader_clock_.take().waiting_share()});
-  for (size_t i = 0; i < workers_.size(); ++i)
-    waits.push_back({fmt::format("target {}", i), workers_[i]->clock.take().waiting_share()});
+std::vector<WorkerTime> Pipeline::take_times() {
+  const int64_t first = shape_.share.first;
+  const std::string place = first > 0 ? fmt::format(" beside drafter {}", first) : "";
+  std::vector<WorkerTime> times;
+  times.push_back({"loader" + place, loader_clock_.take()});
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    auto& worker = *workers_[i];
+    times.push_back(
+        {fmt::format("target {}{}", i, worker.is_elsewhere ? "" : place), worker.clock().take()});
+  }
   for (size_t i = 0; i < drafters_.size(); ++i) {
     const WorkTime time = drafters_[i]->clock.take();
-    if (time.working + time.waiting > 0)  // a drafter of another process has no time here
-      waits.push_back({fmt::format("drafter {}", i), time.waiting_share()});
+    // A drafter of another process has no time here.
+    if (time.total() > 0) times.push_back({fmt::format("drafter {}", i), time});
   }
-  return waits;
+  return times;
 }
 
 StageSeconds Pipeline::stage_seconds() {
-  const auto mean = [](const auto& members) {
-    WorkTime sum;
-    for (const auto& member : members) {
-      const WorkTime time = member->clock.total();
-      sum.working += time.working;
-      sum.batches += time.batches;
-    }
-    return sum.batches > 0 ? sum.working / static_cast<double>(sum.batches) : 0;
+  const auto mean = [](const WorkTime& time) {
+    return time.batches > 0 ? time.working / static_cast<double>(time.batches) : 0;
   };
-  const WorkTime loader = loader_clock_.total();
-  const double loader_batches = static_cast<double>(loader.batches);
-  return {
-      loader.batches > 0 ? loader.working / loader_batches : 0, mean(workers_), mean(drafters_)};
+  WorkTime targets, drafters;
+  double least_meeting = std::numeric_limits<double>::infinity();
+  for (const auto& worker : workers_)
+    targets += worker->clock().total();
+  for (const auto& drafter : drafters_) {
+    const WorkTime time = drafter->clock.total();
+    drafters += time;
+    if (time.batches > 0)
+      least_meeting = std::min(least_meeting, time.meeting / static_cast<double>(time.batches));
+  }
+  const double exchange = drafters.batches > 0 ? least_meeting : 0;
+  return {mean(loader_clock_.total()), mean(targets), mean(drafters) + exchange};
 }
 
 }  // namespace draftsmith::pipeline

@@ -46,6 +46,7 @@ struct TargetWorker {
   std::function<TrainBatch(data::SourceBatch batch)> run;
   std::function<void()> warm_up = {};                                   // before the first batch
   std::function<void(TrainBatch& batch, int64_t rank)> hand_over = {};  // to a drafter's device
+  bool is_elsewhere = false;  // the target is: its time comes with the batches
 };
 
 /// Threads that make batches ahead of the drafters: a loader, target workers, and between them and
@@ -72,10 +73,13 @@ class Pipeline {
   /// Ends all threads soon. Drafters get `error` instead of their next batch, or nothing without.
   void abort(std::exception_ptr error = nullptr);
 
-  /// Share of the time that each worker waited since the last call, by name.
-  std::vector<Waiting> take_waits();
+  /// What each worker did since the last call, by name. Names are those of the whole run: what is
+  /// not in the first process is named by the first drafter beside it, and a target that several
+  /// processes ask has one name in all of them.
+  std::vector<WorkerTime> take_times();
 
-  /// How long batches took, from the beginning on.
+  /// How long batches took, from the beginning on. Of a drafter this is its work and what all of
+  /// them need to exchange gradients: the time of the one that waits least for the others.
   StageSeconds stage_seconds();
 
  private:
@@ -88,7 +92,10 @@ class Pipeline {
   struct Worker {
     explicit Worker(int64_t capacity) : queue(capacity) {}
     BoundedQueue<LoadedBatch> queue;
-    WorkClock clock;
+    bool is_elsewhere = false;
+    WorkClock thread_clock, elsewhere_clock;
+
+    WorkClock& clock() { return is_elsewhere ? elsewhere_clock : thread_clock; }
   };
   struct Drafter {
     explicit Drafter(int64_t capacity) : queue(capacity) {}

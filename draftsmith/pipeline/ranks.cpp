@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
@@ -349,6 +350,22 @@ std::vector<double> Ranks::gather(double value) const {
   tensor[rank_] = value;
   all_gather(tensor);
   return {tensor.data_ptr<double>(), tensor.data_ptr<double>() + tensor.numel()};
+}
+
+std::vector<std::string> Ranks::gather(const std::string& text) const {
+  if (size_ == 1) return {text};
+  const auto lengths = gather(static_cast<double>(text.size()));
+  const auto most = static_cast<int64_t>(*std::max_element(lengths.begin(), lengths.end()));
+  if (most == 0) return std::vector<std::string>(lengths.size());
+  const auto tensor = torch::zeros({size_ * most}, torch::kByte);
+  std::copy(text.begin(), text.end(), tensor.data_ptr<uint8_t>() + rank_ * most);
+  all_gather(tensor);
+  std::vector<std::string> texts;
+  for (const double length : lengths) {
+    const auto* begin = tensor.data_ptr<uint8_t>() + static_cast<int64_t>(texts.size()) * most;
+    texts.emplace_back(begin, begin + static_cast<int64_t>(length));
+  }
+  return texts;
 }
 
 bool Ranks::any(bool value) const { return sum({value ? 1.0 : 0.0})[0] > 0; }

@@ -89,6 +89,8 @@ class Ranks {
   std::vector<double> sum(const std::vector<double>& values) const;
   /// One value of every rank, in their order.
   std::vector<double> gather(double value) const;
+  /// A text of every rank, in their order.
+  std::vector<std::string> gather(const std::string& text) const;
   /// Whether any rank says so.
   bool any(bool value) const;
 

@@ -12,7 +12,8 @@ constexpr int64_t kRequestTag = 0;
 enum Kind : int64_t { kRun = 0, kDone = 1, kFailed = 2 };
 
 /// What a request begins with. Then come layer ids, tokens and, if there are any, document ids in
-/// one message under the reply tag.
+/// one message under the reply tag. The answers are features, last states, and the seconds that the
+/// target worked and waited since its last answer.
 struct Request {
   int64_t kind = kRun;
   int64_t reply_tag = 0;
@@ -62,7 +63,14 @@ TrainBatch RemoteTarget::make_train_batch(
   states.last = torch::empty({request.rows, request.tokens, D}, drafter_dtype);
   links_.receive(states.features, server_, reply_tag_);
   links_.receive(states.last, server_, reply_tag_);
-  return join_train_batch(ends, std::move(batch), states, drafter_dtype);
+  const auto seconds = torch::zeros({2}, torch::kDouble);  // working, waiting
+  links_.receive(seconds, server_, reply_tag_);
+  auto made = join_train_batch(ends, std::move(batch), states, drafter_dtype);
+  auto& time = made.times.elsewhere.emplace();
+  time.working = seconds[0].item<double>();
+  time.waiting = seconds[1].item<double>();
+  time.batches = 1;
+  return made;
 }
 
 void RemoteTarget::say_goodbye(bool has_failed) const {
@@ -71,8 +79,10 @@ void RemoteTarget::say_goodbye(bool has_failed) const {
 
 void serve_target(const model::Target& target, const Ranks& links, int64_t num_clients) {
   const auto numbers = torch::zeros({Request::kNumbers}, torch::kLong);
+  WorkClock clock;  // from the first request on
   while (num_clients > 0) {
     const int64_t client = links.receive_any(numbers, kRequestTag);
+    clock.begin_work();
     const auto request = Request::unpack(numbers);
     if (request.kind == kFailed) links.follow_end();
     if (request.kind == kDone) {
@@ -96,6 +106,10 @@ void serve_target(const model::Target& target, const Ranks& links, int64_t num_c
     const auto dtype = static_cast<torch::ScalarType>(request.dtype);
     for (const auto& tensor : {states.features, states.last})
       links.send(tensor.to(torch::kCPU, dtype).contiguous(), client, request.reply_tag);
+    const WorkTime time = clock.take();
+    links.send(
+        torch::tensor({time.working, time.waiting}, torch::kDouble), client, request.reply_tag);
+    clock.begin_wait();
   }
 }
 

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include <torch/types.h>
 
 #include "draftsmith/data/batch_source.h"
 #include "draftsmith/model/target.h"
+#include "draftsmith/pipeline/work_clock.h"
 
 namespace c10 {
 struct Event;
@@ -18,6 +20,8 @@ namespace draftsmith::pipeline {
 struct BatchTimes {
   double data = 0;    // reading, making blocks
   double target = 0;  // the target's forward
+  /// Of the target, since its last batch, if that is in another process.
+  std::optional<WorkTime> elsewhere = {};
 };
 
 /// All that a training step of the drafter needs of one batch. The sequences of a batch from

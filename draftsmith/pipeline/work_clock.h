@@ -11,12 +11,23 @@ namespace draftsmith::pipeline {
 struct WorkTime {
   double working = 0;   // seconds
   double waiting = 0;   // seconds, for a batch or for room to put one
+  double meeting = 0;   // seconds, until all drafters' gradients were summed
   int64_t batches = 0;  // done
 
-  double waiting_share() const {
-    const double both = working + waiting;
-    return both > 0 ? waiting / both : 0;
+  double total() const { return working + waiting + meeting; }
+  double waiting_share() const { return share(waiting); }
+  double meeting_share() const { return share(meeting); }
+
+  WorkTime& operator+=(const WorkTime& other) {
+    working += other.working;
+    waiting += other.waiting;
+    meeting += other.meeting;
+    batches += other.batches;
+    return *this;
   }
+
+ private:
+  double share(double part) const { return total() > 0 ? part / total() : 0; }
 };
 
 /// The time of one worker, which says what it begins; others read it, the time that is running
@@ -25,10 +36,17 @@ class WorkClock {
  public:
   void begin_work() { enter(State::kWorking, 0); }
   void begin_wait() { enter(State::kWaiting, 0); }
+  void begin_meeting() { enter(State::kMeeting, 0); }
   /// Ends the work on a batch.
   void finish_batch() { enter(State::kWaiting, 1); }
   /// Until the next begin, time does not count.
   void rest() { enter(State::kResting, 0); }
+
+  /// Counts what another clock has measured.
+  void add(const WorkTime& time) {
+    const std::lock_guard lock(mutex_);
+    total_ += time;
+  }
 
   /// Since construction or the last restart.
   WorkTime total() {
@@ -41,9 +59,11 @@ class WorkClock {
   WorkTime take() {
     const std::lock_guard lock(mutex_);
     count();
-    const WorkTime part{
-        total_.working - taken_.working, total_.waiting - taken_.waiting,
-        total_.batches - taken_.batches};
+    WorkTime part;
+    part.working = total_.working - taken_.working;
+    part.waiting = total_.waiting - taken_.waiting;
+    part.meeting = total_.meeting - taken_.meeting;
+    part.batches = total_.batches - taken_.batches;
     taken_ = total_;
     return part;
   }
@@ -56,7 +76,7 @@ class WorkClock {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class State { kResting, kWorking, kWaiting };
+  enum class State { kResting, kWorking, kWaiting, kMeeting };
 
   void enter(State state, int64_t batches) {
     const std::lock_guard lock(mutex_);
@@ -70,6 +90,7 @@ class WorkClock {
     const double seconds = std::chrono::duration<double>(now - since_).count();
     if (state_ == State::kWorking) total_.working += seconds;
     if (state_ == State::kWaiting) total_.waiting += seconds;
+    if (state_ == State::kMeeting) total_.meeting += seconds;
     since_ = now;
   }
 

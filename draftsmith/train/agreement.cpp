@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/agreement.h"
 
+#include <algorithm>
 #include <string>
 #include <type_traits>
 
+#include "draftsmith/formats/json.h"
+
 namespace draftsmith::train {
+using formats::Json;
 namespace {
 
 /// Calls `visit` with every number of the sums. Counts are exact in float64 below 2^53.
@@ -24,7 +28,8 @@ void visit_numbers(Sums& sums, Visit&& visit) {
   visit(sums.expected.blocks);
   auto& times = sums.times;
   for (auto* number :
-       {&times.data, &times.target, &times.forward, &times.head, &times.backward, &times.optimizer})
+       {&times.data, &times.target, &times.forward, &times.head, &times.backward, &times.exchange,
+        &times.optimizer})
     visit(*number);
 }
 
@@ -62,11 +67,35 @@ void sum_over_ranks(
       auto& times = sums.times;
       for (double* time :
            {&times.data, &times.target, &times.forward, &times.head, &times.backward,
-            &times.optimizer})
+            &times.exchange, &times.optimizer})
         *time /= static_cast<double>(ranks.size());
     }
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+std::vector<pipeline::WorkerTime> gather_times(
+    const pipeline::Ranks& ranks,
+    const std::vector<pipeline::WorkerTime>& own) {
+  if (ranks.size() == 1) return own;
+  auto text = Json::array();
+  for (const auto& [worker, time] : own)
+    text.push_back({worker, time.working, time.waiting, time.meeting, time.batches});
+  std::vector<pipeline::WorkerTime> all;
+  for (const std::string& of_rank : ranks.gather(text.dump()))
+    for (const Json& entry : Json::parse(of_rank)) {
+      const auto worker = entry[0].get<std::string>();
+      auto same = std::find_if(
+          all.begin(), all.end(), [&](const auto& other) { return other.worker == worker; });
+      if (same == all.end()) same = all.insert(all.end(), {worker, {}});
+      pipeline::WorkTime time;
+      time.working = entry[1].get<double>();
+      time.waiting = entry[2].get<double>();
+      time.meeting = entry[3].get<double>();
+      time.batches = entry[4].get<int64_t>();
+      same->time += time;
+    }
+  return all;
 }
 
 }  // namespace draftsmith::train

@@ -5,6 +5,7 @@
 #include <exception>
 #include <vector>
 
+#include "draftsmith/pipeline/batch_feed.h"
 #include "draftsmith/pipeline/ranks.h"
 #include "draftsmith/train/metrics.h"
 
@@ -19,5 +20,10 @@ void sum_over_ranks(
     std::vector<MetricSums>& parts,
     int64_t block_size,
     const std::exception_ptr& failure);
+
+/// What the workers of all processes did, with those of one name together. Every rank calls it.
+std::vector<pipeline::WorkerTime> gather_times(
+    const pipeline::Ranks& ranks,
+    const std::vector<pipeline::WorkerTime>& own);
 
 }  // namespace draftsmith::train

@@ -26,6 +26,7 @@ StepTimes& StepTimes::operator+=(const StepTimes& other) {
   forward += other.forward;
   head += other.head;
   backward += other.backward;
+  exchange += other.exchange;
   optimizer += other.optimizer;
   return *this;
 }

@@ -18,6 +18,7 @@ struct StepTimes {
   double forward = 0;   // the drafter's forward
   double head = 0;      // lm_head and loss, with the gradient of the hidden states
   double backward = 0;  // the rest of the gradient
+  double exchange = 0;  // until all ranks' gradients are summed, what the slower ones take included
   double optimizer = 0;
 
   StepTimes& operator+=(const StepTimes& other);

@@ -74,12 +74,15 @@ Json as_json(const LoggedSteps& line) {
       {"forward_ms", ms_per_step * sums.times.forward},
       {"head_ms", ms_per_step * sums.times.head},
       {"backward_ms", ms_per_step * sums.times.backward},
+      {"exchange_ms", ms_per_step * sums.times.exchange},
       {"optimizer_ms", ms_per_step * sums.times.optimizer},
       {"peak_bytes", line.peak_bytes}};
   add_expected_tokens(json, "", sums);
   add_sources(json, line.by_source);
-  for (const auto& [worker, share] : line.waits)
-    json["wait"][worker] = share;
+  for (const auto& [worker, time] : line.workers) {
+    json["wait"][worker] = time.waiting_share();
+    if (time.meeting > 0) json["wait"][worker + " for others"] = time.meeting_share();
+  }
   if (line.evaluation) {
     const MetricSums& held_out = *line.evaluation;
     json["eval_loss"] = held_out.loss();

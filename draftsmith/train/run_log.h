@@ -22,7 +22,7 @@ struct LoggedSteps {
   double lr = 0;                           // of the last step, as the next
   double gradient_norm = 0;
   int64_t peak_bytes = 0;                     // of tensors on the drafter's device
-  std::vector<pipeline::Waiting> waits = {};  // of the workers that make batches and take them
+  std::vector<pipeline::WorkerTime> workers;  // that make batches and take them, of all ranks
   std::optional<MetricSums> evaluation;       // on held out sequences, after the last step
 };
 

@@ -217,9 +217,12 @@ bool Trainer::run_step(LoggedSteps& line) {
     failure = std::current_exception();  // the others are on their way to the sums
   }
   Stopwatch watch;
+  feed_->begin_meeting();
   optimizer_.reduce_gradients();
-  all_sums[0].times.backward += watch.restart();
+  all_sums[0].times.exchange += watch.seconds();
   sum_over_ranks(ranks_, all_sums, drafter_.config().block_size, failure);
+  feed_->end_meeting();
+  watch.restart();
   progress_.cursor = source_.advance(progress_.cursor, num_batches);
   progress_.batches += num_batches;
   MetricSums sums = all_sums[0];
@@ -322,10 +325,8 @@ void Trainer::report(LoggedSteps& line, double seconds) {
   if (is_logged(step)) {
     line.seconds = seconds;
     line.peak_bytes = memory::peak_bytes(drafter_.device());
-    if (log_) {
-      line.waits = feed_->take_waits();  // of all ranks here, so only one may take them
-      log_->write(line);
-    }
+    line.workers = gather_times(ranks_, feed_->take_times());
+    if (log_) log_->write(line);
   }
   if (step % settings_.save_every == 0 || progress_.best.step == step) save();
 }
@@ -342,7 +343,7 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
         std::make_unique<pipeline::InlineFeed>(target_, source_.share(), recipe(), feed_start());
   const int64_t total = total_steps();
   if (progress_.step < total) warm_up();
-  feed_->take_waits();  // of the time before the first step
+  feed_->take_times();  // of the time before the first step
   StepTrace trace(
       fs::path(settings_.out) / "trace.json", ranks_.is_first() ? settings_.profile_steps : 0);
   std::optional<Progress> bar;

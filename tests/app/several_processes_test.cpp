@@ -56,8 +56,11 @@ TEST_F(SeveralProcesses, OrFiveTargetsAheadOfThreeDraftersInOneChangeNoBit) {
   ASSERT_EQ(ahead.exit_code, 0) << ahead.err;
   expect_same_state("ahead", "in-turn", 6);
   const auto waits = metrics("ahead").back().at("wait");
-  for (const char* worker : {"target 0", "target 4", "drafter 0"})
+  for (const char* worker :
+       {"loader", "target 0", "target 4", "drafter 0", "drafter 2", "drafter 2 for others"})
     EXPECT_TRUE(waits.contains(worker)) << waits.dump();
+  EXPECT_NE(ahead.err.find(" of 5 + 3 workers were the bottleneck"), std::string::npos)
+      << ahead.err;
 }
 
 TEST_F(SeveralProcesses, HaveTheBitsOfWorkersWhoseDevicesAreNamed) {
@@ -74,11 +77,34 @@ TEST_F(SeveralProcesses, HaveTheBitsOfWorkersWhoseDevicesAreNamed) {
 TEST_F(SeveralProcesses, TakeStatesFromTargetsElsewhereBitForBit) {
   const Arguments evaluated = {"--data.held_out=0.2", "--train.eval_every=2"};
   const auto both = train("both", 4, evaluated);
-  ProgramWorld({both, both}).expect_done();
+  const auto of_both = ProgramWorld({both, both}).wait();
   const auto drafter = train("split", 4, evaluated + Arguments{"--pipeline.role=drafter"});
   const auto server = train("split", 4, {"--pipeline.role=target", "--pipeline.target_workers=2"});
-  ProgramWorld({drafter, server, drafter}).expect_done();
+  const auto of_split = ProgramWorld({drafter, server, drafter}).wait();
+  for (const auto& results : {of_both, of_split})
+    for (const auto& result : results)
+      EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_same_state("both", "split", 4);
+
+  // The first process answers for the workers of all.
+  const auto expect_workers = [&](const char* name, std::vector<std::string> workers) {
+    const auto line = metrics(name).back().at("wait");
+    for (const char* drafter : {"drafter 0", "drafter 1"})
+      for (const char* what : {"", " for others"})
+        workers.push_back(fmt::format("{}{}", drafter, what));
+    EXPECT_EQ(line.size(), workers.size()) << line.dump();
+    for (const auto& worker : workers)
+      EXPECT_TRUE(line.contains(worker)) << worker << " of " << line.dump();
+  };
+  expect_workers(
+      "both", {"loader", "loader beside drafter 1", "target 0", "target 0 beside drafter 1"});
+  expect_workers("split", {"loader", "loader beside drafter 1", "target 0", "target 1"});
+  const auto names_bottleneck = [](const testing::ProcessResult& result) {
+    return result.err.find(" of 2 + 2 workers were the bottleneck") != std::string::npos;
+  };
+  EXPECT_TRUE(names_bottleneck(of_both[0])) << of_both[0].err;
+  EXPECT_FALSE(names_bottleneck(of_both[1])) << of_both[1].err;
+  EXPECT_TRUE(names_bottleneck(of_split[0])) << of_split[0].err;
 }
 
 TEST_F(SeveralProcesses, StopTogetherAndGoOnInAnotherNumber) {

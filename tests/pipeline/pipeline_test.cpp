@@ -207,17 +207,66 @@ TEST(Pipeline, NamesEveryWorkerAndKnowsWhoWaits) {
   const auto feed = pipeline.feed(0);
   for (int i = 0; i < 10; ++i)
     feed->next();
-  const auto waits = feed->take_waits();
-  ASSERT_EQ(waits.size(), 4U);
-  EXPECT_EQ(waits[0].worker, "loader");
-  EXPECT_EQ(waits[1].worker, "target 0");
-  EXPECT_EQ(waits[2].worker, "target 1");
-  EXPECT_EQ(waits[3].worker, "drafter 0");
-  EXPECT_GT(waits[0].share, 0.5);  // it has nothing to do
-  EXPECT_GT(waits[3].share, 0.5);  // it has nothing to do but wait
-  EXPECT_LT(waits[1].share, 0.5);
+  const auto times = feed->take_times();
+  ASSERT_EQ(times.size(), 4U);
+  EXPECT_EQ(times[0].worker, "loader");
+  EXPECT_EQ(times[1].worker, "target 0");
+  EXPECT_EQ(times[2].worker, "target 1");
+  EXPECT_EQ(times[3].worker, "drafter 0");
+  EXPECT_GT(times[0].time.waiting_share(), 0.5);  // it has nothing to do
+  EXPECT_GT(times[3].time.waiting_share(), 0.5);  // it has nothing to do but wait
+  EXPECT_LT(times[1].time.waiting_share(), 0.5);
   EXPECT_GE(pipeline.stage_seconds().target, 0.02);
   EXPECT_LT(pipeline.stage_seconds().drafter, 0.02);
+}
+
+TEST(Pipeline, TellsWaitingForOtherDraftersFromWorkAndFromWhatTheExchangeTakes) {
+  // Ranks 2 and 3 of 4 live here. One of them comes 30 ms late to the meeting, which takes 10 ms.
+  constexpr std::chrono::milliseconds kLate{30}, kExchange{10};
+  Pipeline pipeline({.ranks = 4, .share = {2, 2, 4}}, load_number, dozing_targets(1, 1));
+  const auto late = pipeline.feed(2), early = pipeline.feed(3);
+  for (int i = 0; i < 3; ++i) {
+    late->next();
+    early->next();
+    early->begin_meeting();
+    std::this_thread::sleep_for(kLate);
+    late->begin_meeting();
+    std::this_thread::sleep_for(kExchange);
+    for (const auto& feed : {late.get(), early.get()}) {
+      feed->end_meeting();
+      feed->rest();
+    }
+  }
+  const auto seconds = pipeline.stage_seconds();
+  EXPECT_GE(seconds.drafter, (0.030 + 0) / 2 + 0.010);
+  EXPECT_TRUE(early->take_times().empty()) << "the first feed answers for all of a process";
+  const auto times = late->take_times();
+  ASSERT_EQ(times.size(), 4U);
+  EXPECT_EQ(times[0].worker, "loader beside drafter 2");
+  EXPECT_EQ(times[1].worker, "target 0 beside drafter 2");
+  EXPECT_EQ(times[2].worker, "drafter 2");
+  EXPECT_EQ(times[3].worker, "drafter 3");
+  EXPECT_GE(times[2].time.meeting, 3 * 0.010);
+  EXPECT_GE(times[3].time.meeting, 3 * 0.040);
+  EXPECT_GT(times[3].time.meeting, times[2].time.meeting);
+  EXPECT_GE(times[2].time.working, 3 * 0.030);
+}
+
+TEST(Pipeline, ShowsTheTimeOfATargetThatIsElsewhere) {
+  std::vector<TargetWorker> targets(1);
+  targets[0].run = [](const data::SourceBatch&) {
+    TrainBatch made;
+    made.times.elsewhere = WorkTime{.working = 3, .waiting = 1, .batches = 1};
+    return made;
+  };
+  targets[0].is_elsewhere = true;
+  Pipeline pipeline({}, load_number, std::move(targets));
+  const auto feed = pipeline.feed(0);
+  EXPECT_EQ(feed->next().value().times.target, 3);
+  const auto times = feed->take_times();
+  EXPECT_EQ(times[1].worker, "target 0");
+  EXPECT_EQ(times[1].time.waiting_share(), 0.25);
+  EXPECT_EQ(pipeline.stage_seconds().target, 3);
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ TEST(Ranks, AloneChangeNothing) {
   EXPECT_TRUE(tensor.equal(torch::ones({3})));
   EXPECT_EQ(ranks.sum({2, 3}), (std::vector<double>{2, 3}));
   EXPECT_EQ(ranks.gather(7), std::vector<double>{7});
+  EXPECT_EQ(ranks.gather("text"), std::vector<std::string>{"text"});
   EXPECT_TRUE(ranks.any(true));
   EXPECT_FALSE(ranks.any(false));
   ranks.announce_end("nothing");
@@ -141,6 +142,10 @@ TEST(Ranks, SendBroadcastAndGather) {
     auto tensor = torch::full({5}, static_cast<float>(ranks.rank()), torch::kBFloat16);
     ranks.broadcast(tensor, 2);
     EXPECT_TRUE(tensor.equal(torch::full({5}, 2.0F, torch::kBFloat16)));
+    EXPECT_EQ(
+        ranks.gather(std::string(static_cast<size_t>(ranks.rank()), 'x')),
+        (std::vector<std::string>{"", "x", "xx"}));
+    EXPECT_EQ(ranks.gather(std::string()), std::vector<std::string>(3));
     EXPECT_EQ(ranks.gather(static_cast<double>(10 * ranks.rank())),
               (std::vector<double>{0, 10, 20}));
     EXPECT_EQ(ranks.sum({1, 0.5}), (std::vector<double>{3, 1.5}));

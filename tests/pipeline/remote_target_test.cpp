@@ -42,6 +42,8 @@ TEST(RemoteTarget, MakesTheBatchesOfALocalOneBitForBit) {
           EXPECT_TRUE(there.embedded.equal(here.embedded));
           EXPECT_TRUE(there.blocks.labels.equal(here.blocks.labels));
           EXPECT_EQ(there.next, here.next);
+          ASSERT_TRUE(there.times.elsewhere.has_value());
+          EXPECT_GT(there.times.elsewhere->working, 0);
         }
       };
       std::thread other([&] { ask(3); });

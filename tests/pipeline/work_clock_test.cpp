@@ -30,6 +30,27 @@ TEST(WorkClock, TellsWorkFromWaitingAndCountsNoRest) {
   EXPECT_DOUBLE_EQ(time.waiting_share(), time.waiting / (time.waiting + time.working));
 }
 
+TEST(WorkClock, TellsMeetingsFromWaitingForABatch) {
+  WorkClock clock;
+  clock.begin_work();
+  pass(5);
+  clock.begin_meeting();
+  pass(20);
+  clock.begin_work();
+  const WorkTime time = clock.take();
+  EXPECT_GE(time.meeting, 0.020);
+  EXPECT_EQ(time.waiting, 0);
+  EXPECT_DOUBLE_EQ(time.meeting_share() * time.total(), time.meeting);
+}
+
+TEST(WorkClock, CountsWhatAnotherHasMeasured) {
+  WorkClock clock;
+  clock.add({.working = 3, .waiting = 1, .batches = 2});
+  EXPECT_EQ(clock.take().waiting_share(), 0.25);
+  EXPECT_EQ(clock.take().total(), 0);
+  EXPECT_EQ(clock.total().batches, 2);
+}
+
 TEST(WorkClock, GivesEveryStretchOnceTheRunningOneIncluded) {
   WorkClock clock;
   clock.begin_wait();

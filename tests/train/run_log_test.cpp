@@ -40,6 +40,9 @@ TEST(RunLog, WritesRatiosOfTheSums) {
   log.write(make_line(4));
   auto line = make_line(8);
   line.evaluation = make_line(6).sums;
+  line.workers = {
+      {"loader", {.working = 1, .waiting = 3}},
+      {"drafter 2", {.working = 2, .waiting = 1, .meeting = 1}}};
   log.write(line);
   const auto lines = testing::read_metrics(folder.path());
   ASSERT_EQ(lines.size(), 2U);
@@ -52,6 +55,9 @@ TEST(RunLog, WritesRatiosOfTheSums) {
   EXPECT_FALSE(lines[0].contains("eval_loss"));
   EXPECT_EQ(lines[1].at("eval_loss"), 6);
   EXPECT_EQ(lines[1].at("eval_accuracy"), 0.25);
+  EXPECT_EQ(
+      lines[1].at("wait"),
+      (formats::Json{{"loader", 0.75}, {"drafter 2", 0.25}, {"drafter 2 for others", 0.25}}));
 }
 
 TEST(RunLog, DropsWhatComesAgainAndWhatWasCutShort) {

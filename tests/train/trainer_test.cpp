@@ -163,7 +163,7 @@ TEST(Trainer, WritesAllFiguresOfALoggedStep) {
   ASSERT_EQ(lines.size(), 5U);
   for (const char* key :
        {"step", "loss", "ce", "kl", "cap", "accuracy", "accuracy_by_slot", "expected_acceptance",
-        "lr", "grad_norm", "tokens_per_s", "step_ms", "peak_bytes"})
+        "lr", "grad_norm", "tokens_per_s", "step_ms", "exchange_ms", "peak_bytes"})
     EXPECT_TRUE(lines[0].contains(key)) << key;
   const auto value = [&](const char* key) { return lines[0].at(key).get<double>(); };
   EXPECT_NEAR(value("loss"), value("ce") + 0.15 * value("kl") + 0.1 * value("cap"), 1e-4);
