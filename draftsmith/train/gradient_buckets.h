@@ -78,6 +78,8 @@ class GradientBuckets {
   /// [parameter's shape] float32; a view into a bucket if there are several ranks.
   const std::vector<torch::Tensor>& sums() const { return sums_; }
   const BucketPlan& plan() const { return plan_; }
+  /// How many buckets have left in this step.
+  size_t num_sent() const { return pending_.size(); }
   const std::vector<torch::Tensor>& buckets() const { return buckets_; }  // empty for one rank
 
  private:

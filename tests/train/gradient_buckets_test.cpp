@@ -54,6 +54,28 @@ TEST(BucketPlan, GivesEveryElementToOneRank) {
   }
 }
 
+TEST(GradientBuckets, LeaveOnceTheyAreFullWhileOtherGradientsAreStillToCome) {
+  for (const bool scatters : {false, true})
+    run_ranks(2, [&](Ranks& ranks) {
+      const std::vector<Tensor> parameters(4, torch::zeros({64}));
+      GradientBuckets buckets(parameters, ranks, scatters, /*bucket_elements=*/128);
+      const auto gradient = torch::full({64}, static_cast<float>(1 + ranks.rank()));
+      for (size_t i = 4; i-- > 0;)
+        buckets.add(i, gradient);
+      EXPECT_EQ(buckets.num_sent(), 0U) << "more is to be added to all of them";
+      buckets.begin_last_micro_step();
+      const std::vector<size_t> wanted = {2, 1, 1, 0};  // after the gradient of each parameter
+      for (size_t i = 4; i-- > 0;) {
+        buckets.add(i, gradient);
+        EXPECT_EQ(buckets.num_sent(), wanted[i]) << i;
+      }
+      buckets.reduce();
+      EXPECT_EQ(buckets.num_sent(), 0U);
+      const auto own = buckets.buckets()[1].chunk(2)[ranks.rank()];
+      EXPECT_TRUE(own.equal(torch::full({64}, 6.0F)));
+    });
+}
+
 /// Parameters of odd sizes, the same on every rank.
 AdamW::Parameters make_parameters(torch::ScalarType dtype) {
   AdamW::Parameters parameters;
