@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -297,6 +299,59 @@ TEST(SeveralRanks, EndWithTheErrorOfTheOneThatFails) {
         {"rank 1", "shard 3"});
     EXPECT_EQ(failed, 1);
   }
+}
+
+/// `run` of each of three ranks; all must have ended within a second of rank `first`.
+void expect_end_together(int64_t first, const std::function<void(Ranks&)>& run) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<Clock::time_point> ends(3);
+  try {
+    run_ranks(3, [&](Ranks& ranks) {
+      const auto note_end = [&] { ends[static_cast<size_t>(ranks.rank())] = Clock::now(); };
+      try {
+        run(ranks);
+      } catch (const std::exception&) {
+        note_end();
+        throw;
+      }
+      ADD_FAILURE() << "rank " << ranks.rank() << " ended without an error";
+    });
+  } catch (const std::exception&) {
+    for (const auto& end : ends)
+      EXPECT_LT(end - ends[static_cast<size_t>(first)], std::chrono::seconds(1));
+    throw;
+  }
+}
+
+TEST(SeveralRanks, EndWithinASecondOfASaveThatFails) {
+  const TempFolder folder;
+  const auto dataset = testing::write_ten_sequences(folder);
+  folder.write("run/checkpoints", "a file is in the way");
+  const RunOptions options{.out = (folder / "run").string(), .save_every = 1};
+  testing::expect_error<DeviceError>(
+      [&] {
+        expect_end_together(
+            0, [&](Ranks& ranks) { make_trainer(tiny_target(), dataset, options, ranks)->run(); });
+      },
+      {"run/checkpoints"});
+}
+
+TEST(SeveralRanks, EndWithinASecondOfAnErrorBetweenSteps) {
+  const TempFolder folder;
+  const auto dataset = testing::write_ten_sequences(folder);
+  const RunOptions options{.out = (folder / "run").string()};
+  testing::expect_error<DeviceError>(
+      [&] {
+        expect_end_together(1, [&](Ranks& ranks) {
+          const auto trainer = make_trainer(tiny_target(), dataset, options, ranks);
+          trainer->run([&] {
+            if (ranks.rank() == 1 && trainer->progress().step == 2)
+              throw DataError({.what = "the clock", .expected = "a time", .got = "none"});
+            return false;
+          });
+        });
+      },
+      {"rank 1", "the clock"});
 }
 
 TEST(SeveralRanks, RefuseAStepTogetherIfOneHasNoNumbers) {
