@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "draftsmith/train/checkpoint_list.h"
 
@@ -135,6 +138,60 @@ TEST_F(SeveralProcesses, AllEndWithTheErrorOfOne) {
   EXPECT_EQ(results[1].exit_code, 5) << results[1].err;
   EXPECT_NE(results[1].err.find("the end of process 0: train.out"), std::string::npos)
       << results[1].err;
+}
+
+/// A split run of two drafters' processes (0 and 2) and one of targets (1), of which one is killed.
+/// Each other one must end before the timeout with an error that names it.
+struct SplitRoles : testing::ProgramRuns {
+  static constexpr double kTimeout = 20;  // seconds; of pipeline.timeout
+
+  void expect_ends_without(size_t dead) {
+    const Arguments timeout = {fmt::format("--pipeline.timeout={}", kTimeout)};
+    const auto drafter = train("run", 100'000, timeout + Arguments{"--pipeline.role=drafter"});
+    const auto server = train("run", 100'000, timeout + Arguments{"--pipeline.role=target"});
+    ProgramWorld world({drafter, server, drafter});
+    testing::wait_until(
+        [&] { return fs::exists(folder / "run/metrics.jsonl") && metrics("run").size() > 3; });
+    const auto begin = std::chrono::steady_clock::now();
+    world.processes[dead]->send(SIGKILL);
+    const auto results = world.wait();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(seconds.count(), kTimeout);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (i == dead) continue;
+      const auto& text = results[i].err;
+      EXPECT_EQ(results[i].exit_code, 5) << text;
+      EXPECT_NE(text.find(fmt::format("(process {} on ", dead)), std::string::npos) << i << text;
+      EXPECT_NE(text.find("sign of life"), std::string::npos) << i << text;
+    }
+  }
+};
+
+TEST_F(SplitRoles, EndWhenTheTargetsAreKilledAndNameThem) { expect_ends_without(1); }
+
+TEST_F(SplitRoles, EndWhenTheFirstDrafterIsKilledAndNameIt) { expect_ends_without(0); }
+
+TEST_F(SplitRoles, EndWhenAnotherDrafterIsKilledAndNameIt) { expect_ends_without(2); }
+
+TEST_F(SeveralProcesses, MeetInTheStoreThatTheirLauncherKeeps) {
+  // As torchrun's agent does.
+  c10d::TCPStoreOptions options;
+  options.port = 0;  // any
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const testing::Environment environment(testing::Variables{
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "3"}});
+  const auto arguments = train("run", 3);
+  std::vector<std::unique_ptr<testing::RunningProgram>> processes;
+  for (int rank = 0; rank < 2; ++rank)
+    processes.push_back(testing::start_in_world(arguments, rank, 2, store->getPort()));
+  for (const auto& process : processes) {
+    const auto result = process->wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  EXPECT_EQ(logged_steps("run"), count_to(3));
+  EXPECT_TRUE(store->check({"draftsmith/attempt_3/text/host/1"}));
 }
 
 TEST_F(SeveralProcesses, RefuseSettingsThatDiffer) {
