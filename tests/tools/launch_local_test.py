@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/launch_local with small shell commands as the job."""
+"""tools/launch_local with small shell commands as the job, and once with the program itself."""
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+
+import tiny_run
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "launch_local"
 PATIENCE = 60  # seconds after which a test has failed; none waits that long
@@ -100,6 +103,19 @@ class LaunchLocal(unittest.TestCase):
         self.assertEqual(launch(1, *command, env=without).stdout, f"[0] {cores}\n")
         self.assertEqual(launch(1, *command, env=without | {"OMP_NUM_THREADS": "9"}).stdout,
                          "[0] 9\n")
+
+    @unittest.skipUnless("DS_PROGRAM" in os.environ, "DS_PROGRAM names no draftsmith program")
+    def test_trains_with_a_drafter_in_each_process(self):
+        result = launch(2, os.environ["DS_PROGRAM"],
+                        *tiny_run.list_train_arguments(os.environ["DS_PROGRAM"], self.folder / "run"),
+                        "--train.max_steps=3", env=os.environ | {"GOMP_SPINCOUNT": "0"})
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        lines = (self.folder / "run/metrics.jsonl").read_text().splitlines()
+        self.assertEqual([json.loads(line)["step"] for line in lines], [1, 2, 3])
+        for rank in range(2):
+            self.assertIn(f"[{rank}] ", result.stdout)
+            self.assertIn(f"drafters {rank} to {rank} of 2 train here", result.stdout)
+        self.assertTrue((self.folder / "run/export/model.safetensors").exists())
 
     def test_says_what_is_wrong_with_its_arguments(self):
         for arguments, words in (

@@ -28,11 +28,15 @@ def generate(program, folder):
     return data
 
 
-def train(program, out, *settings):
-    """Trains a drafter of two layers in `out`; later settings win."""
+def list_train_arguments(program, out):
+    """Those of a drafter of two layers in `out`."""
     data = generate(program, out.parent)
-    return run_program(
-        program, "train", f"--target.path={TARGET}", "--target.dtype=float32",
-        "--drafter.dtype=float32", "--drafter.num_layers=2", "--drafter.block_size=4",
-        "--drafter.target_layer_ids=0,2", "--drafter.mask_token_id=205", f"--data.path={data}",
-        "--data.max_sequences_per_batch=8", "--train.log_every=1", f"--train.out={out}", *settings)
+    return ["train", f"--target.path={TARGET}", "--target.dtype=float32",
+            "--drafter.dtype=float32", "--drafter.num_layers=2", "--drafter.block_size=4",
+            "--drafter.target_layer_ids=0,2", "--drafter.mask_token_id=205", f"--data.path={data}",
+            "--data.max_sequences_per_batch=8", "--train.log_every=1", f"--train.out={out}"]
+
+
+def train(program, out, *settings):
+    """Trains such a drafter; later settings win."""
+    return run_program(program, *list_train_arguments(program, out), *settings)
