@@ -196,7 +196,12 @@ std::vector<ops::BlockVisibility> Drafter::list_visibilities() const {
 
 ops::RotaryAngles Drafter::angles(const torch::Tensor& positions) const {
   const auto here = rope_.angles(positions, dtype());
-  return {here.cos.to(device()), here.sin.to(device())};
+  if (device().is_cpu()) return here;
+  // From memory that is not pinned, the copy would wait for what the stream waits for.
+  const auto place = [&](const torch::Tensor& tensor) {
+    return tensor.pin_memory().to(device(), /*non_blocking=*/true);
+  };
+  return {place(here.cos), place(here.sin)};
 }
 
 BlockPlaces Drafter::place_blocks(

@@ -73,15 +73,29 @@ void Handoff::send(TrainBatch& batch) {
   batch.ready->record(*to_stream_);
 }
 
-void receive(TrainBatch& batch) {
-  if (!batch.ready) return;
+double StreamWait::seconds() const {
+  if (!begin || !begin->query() || !end->query()) return 0;
+  return begin->elapsedTime(*end) / 1000;
+}
+
+StreamWait receive(TrainBatch& batch) {
+  if (!batch.ready) return {};
   const auto device = batch.features.device();
   const auto stream = current_stream(device);
+  const auto note_time = [&] {
+    auto event = std::make_shared<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+    event->record(stream);
+    return event;
+  };
+  StreamWait wait;
+  wait.begin = note_time();
   batch.ready->block(stream);
+  wait.end = note_time();
   // They were allocated for another stream, and live for this one.
   for (torch::Tensor* tensor : tensors_of(batch))
     if (tensor->defined() && tensor->device() == device) tensor->record_stream(stream);
   batch.ready = nullptr;
+  return wait;
 }
 
 void move_batch(TrainBatch& batch, torch::Device device) {

@@ -34,8 +34,16 @@ class Handoff {
   std::unique_ptr<PinnedRing> ring_;                    // where there is no other way
 };
 
+/// A drafter's stream waiting for a batch.
+struct StreamWait {
+  std::shared_ptr<c10::Event> begin, end;  // none if nothing had to be waited for
+
+  /// How long it took; 0 as long as the stream has not come that far.
+  double seconds() const;
+};
+
 /// In the drafter's thread, before its first use of the batch.
-void receive(TrainBatch& batch);
+StreamWait receive(TrainBatch& batch);
 
 /// The same in one: the batch on a device, for the current stream there.
 void move_batch(TrainBatch& batch, torch::Device device);

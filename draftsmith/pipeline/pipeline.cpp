@@ -19,18 +19,17 @@ class Pipeline::Feed final : public BatchFeed {
   Feed(Pipeline& pipeline, Drafter& drafter) : pipeline_(pipeline), drafter_(drafter) {}
 
   std::optional<TrainBatch> next() override {
-    if (is_at_batch_) drafter_.clock.finish_batch();
+    finish_batch();
     drafter_.clock.begin_wait();
     auto batch = drafter_.queue.pop();
     drafter_.clock.begin_work();
     is_at_batch_ = batch.has_value();
-    if (batch) receive(*batch);
+    if (batch) stream_wait_ = receive(*batch);
     return batch;
   }
 
   void rest() override {
-    if (is_at_batch_) drafter_.clock.finish_batch();
-    is_at_batch_ = false;
+    finish_batch();
     drafter_.clock.rest();
   }
 
@@ -46,9 +45,18 @@ class Pipeline::Feed final : public BatchFeed {
   }
 
  private:
+  void finish_batch() {
+    if (!std::exchange(is_at_batch_, false)) return;
+    // The thread has seen the batch's losses by now, so its stream has passed the wait.
+    drafter_.clock.count_as_waiting(stream_wait_.seconds());
+    stream_wait_ = {};
+    drafter_.clock.finish_batch();
+  }
+
   Pipeline& pipeline_;
   Drafter& drafter_;
   bool is_at_batch_ = false;
+  StreamWait stream_wait_;  // for that batch
 };
 
 Pipeline::Pipeline(const PipelineShape& shape, LoadBatch load, std::vector<TargetWorker> targets)

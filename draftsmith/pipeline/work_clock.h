@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -27,7 +28,8 @@ struct WorkTime {
   }
 
  private:
-  double share(double part) const { return total() > 0 ? part / total() : 0; }
+  /// What was found out later (`count_as_waiting`) may be more than its own stretch.
+  double share(double part) const { return total() > 0 ? std::min(part / total(), 1.0) : 0; }
 };
 
 /// The time of one worker, which says what it begins; others read it, the time that is running
@@ -41,6 +43,14 @@ class WorkClock {
   void finish_batch() { enter(State::kWaiting, 1); }
   /// Until the next begin, time does not count.
   void rest() { enter(State::kResting, 0); }
+
+  /// So much of the work so far was waiting, as was found out afterwards.
+  void count_as_waiting(double seconds) {
+    const std::lock_guard lock(mutex_);
+    count();
+    total_.working -= seconds;
+    total_.waiting += seconds;
+  }
 
   /// Counts what another clock has measured.
   void add(const WorkTime& time) {

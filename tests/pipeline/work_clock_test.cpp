@@ -43,6 +43,17 @@ TEST(WorkClock, TellsMeetingsFromWaitingForABatch) {
   EXPECT_DOUBLE_EQ(time.meeting_share() * time.total(), time.meeting);
 }
 
+TEST(WorkClock, TurnsWorkIntoWaitingThatWasFoundOutLater) {
+  WorkClock clock;
+  clock.begin_work();
+  pass(20);
+  clock.count_as_waiting(0.015);
+  clock.rest();
+  const WorkTime time = clock.take();
+  EXPECT_EQ(time.waiting, 0.015);
+  EXPECT_GE(time.working, 0.004);
+}
+
 TEST(WorkClock, CountsWhatAnotherHasMeasured) {
   WorkClock clock;
   clock.add({.working = 3, .waiting = 1, .batches = 2});
