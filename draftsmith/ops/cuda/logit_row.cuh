@@ -146,7 +146,9 @@ DS_DEVICE RowSums<Compute<T>> sum_row(
     sums.p_growth_sum += static_cast<double>(growth_sum);
     sums.p_difference_sum += static_cast<double>(difference_sum);
   }
-  return reduce_block<kThreads / kWarp>(block, scratch, sums, JoinRowSums());
+  auto all = reduce_block<kThreads / kWarp>(block, scratch, sums, JoinRowSums());
+  if (all.argmax == INT64_MAX) all.argmax = 0;  // no element is a finite number: as on the CPU
+  return all;
 }
 
 }  // namespace draftsmith::ops::cuda

@@ -168,6 +168,19 @@ void check_top_of_every_storage(KernelPlace& place) {
   }
 }
 
+void check_rows_without_numbers(KernelPlace& place) {
+  for (const auto dtype : kDtypes)
+    for (const double value : {std::nan(""), -HUGE_VAL}) {
+      auto c = make_case(304, dtype, false);
+      c.logits.fill_(value);
+      c.top_k = 1;
+      const auto what = fmt::format("{} {}", c10::toString(dtype), value);
+      const auto got = run(place, c);
+      require_same(got.predicted, torch::zeros_like(got.predicted), what + " predicted");
+      require_same(got.top_ids, torch::zeros_like(got.top_ids), what + " top ids");
+    }
+}
+
 void check_logits_stay_without_gradient(KernelPlace& place) {
   auto c = make_case(304, torch::kBFloat16, true);
   c.needs_gradient = false;
@@ -195,6 +208,7 @@ std::vector<KernelCheck> lm_head_loss_checks() {
       {"LmHeadLossKeepsItsDigitsNearAndFarFromTheTeacher", check_agreeing_and_opposed_teachers},
       {"LmHeadLossTakesTheLowestIdOnTies", check_ties},
       {"LmHeadLossGivesTheBestIdsOfEveryStorage", check_top_of_every_storage},
+      {"LmHeadLossNamesAnIdWhereNoLogitIsANumber", check_rows_without_numbers},
       {"LmHeadLossLeavesLogitsWithoutGradient", check_logits_stay_without_gradient},
       {"LmHeadLossSumsLongRows", check_long_rows}};
 }
