@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
+#include "draftsmith/base/error.h"
 #include "draftsmith/ops/cuda/reduce.cuh"
 #include "draftsmith/ops/kernels.h"
 
@@ -221,6 +224,16 @@ void run_rms_norm(Machine& machine, const RmsNormParams& params) {
   }
 }
 
+/// Errors: ShapeError if a row's sums do not fit the shared memory of every GPU.
+inline void check_norm_width(int64_t width, int64_t shared_bytes) {
+  if (shared_bytes <= kMaxSharedBytes) return;
+  throw ShapeError(
+      {.what = "rms_norm",
+       .expected = "rows whose gradient takes at most " + std::to_string(kMaxSharedBytes) +
+                   " bytes of a GPU's shared memory",
+       .got = std::to_string(shared_bytes) + " for rows of " + std::to_string(width)});
+}
+
 template <class T, class Machine>
 void run_rms_norm_gradient_of(
     Machine& machine,
@@ -229,21 +242,22 @@ void run_rms_norm_gradient_of(
   constexpr int kWide = kVectorBytes / static_cast<int>(sizeof(T));
   const bool is_wide = has_wide_rows<T>(
       params.width, {params.x, params.weight, params.out_gradient, params.x_gradient});
-  const auto [rows_per_block, blocks] = cut_norm_rows(params.rows);
+  const auto cut = cut_norm_rows(params.rows);
+  const auto launch = [&](const auto& kernel) {
+    check_norm_width(params.width, kernel.shared_bytes());
+    machine.launch(cut.blocks, kernel);
+  };
+  const int64_t rows = cut.rows_per_block;
   if (params.width <= kWidestOfAWarp) {
-    is_wide ? machine.launch(
-                  blocks, RmsNormGradientKernel<T, kWide, true>{params, rows_per_block, partial})
-            : machine.launch(
-                  blocks, RmsNormGradientKernel<T, 1, true>{params, rows_per_block, partial});
+    is_wide ? launch(RmsNormGradientKernel<T, kWide, true>{params, rows, partial})
+            : launch(RmsNormGradientKernel<T, 1, true>{params, rows, partial});
   } else {
-    is_wide ? machine.launch(
-                  blocks, RmsNormGradientKernel<T, kWide, false>{params, rows_per_block, partial})
-            : machine.launch(
-                  blocks, RmsNormGradientKernel<T, 1, false>{params, rows_per_block, partial});
+    is_wide ? launch(RmsNormGradientKernel<T, kWide, false>{params, rows, partial})
+            : launch(RmsNormGradientKernel<T, 1, false>{params, rows, partial});
   }
   machine.launch(
       count_blocks(params.width, ColumnSumKernel::kThreads),
-      ColumnSumKernel{partial, blocks, params.width, params.weight_gradient});
+      ColumnSumKernel{partial, cut.blocks, params.width, params.weight_gradient});
 }
 
 template <class Machine>

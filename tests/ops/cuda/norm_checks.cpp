@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <stdexcept>
+
+#include "draftsmith/base/error.h"
 #include "draftsmith/ops/storage.h"
 
 #include "tests/ops/cuda/kernel_place.h"
@@ -109,12 +112,24 @@ void check_gradient(KernelPlace& place) {
   }
 }
 
+void check_refusal_of_wide_rows(KernelPlace& place) {
+  const auto c = make_case(1, 26000, torch::kFloat);
+  const auto [out, scales] = run(place, c, Kind::kZeroCentred);
+  try {
+    run_gradient(place, c, scales);
+  } catch (const ShapeError&) {
+    return;
+  }
+  throw std::runtime_error("expected a ShapeError, got none");
+}
+
 }  // namespace
 
 std::vector<KernelCheck> norm_checks() {
   return {
       {"RmsNormHasTheValuesOfTheCpu", check_forward},
-      {"RmsNormHasTheGradientsOfTheCpuInOneOrder", check_gradient}};
+      {"RmsNormHasTheGradientsOfTheCpuInOneOrder", check_gradient},
+      {"RmsNormRefusesGradientsOfRowsBeyondSharedMemory", check_refusal_of_wide_rows}};
 }
 
 }  // namespace draftsmith::testing
