@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/device_check run, with shell scripts as the programs and folders as torch's wheels."""
+"""tools/device_check run, with shell scripts as the programs and folders as torch's wheels, and
+what building those programs asks for."""
 import os
 import shutil
 import subprocess
@@ -7,7 +8,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "device_check"
+PROJECT = Path(__file__).resolve().parents[2]
+TOOL = PROJECT / "tools" / "device_check"
+CUDA = Path("/usr/local/cuda")
 
 
 class DeviceCheckRun(unittest.TestCase):
@@ -58,6 +61,22 @@ class DeviceCheckRun(unittest.TestCase):
         result = self.run_tool("--quick")
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("bench.jsonl --quick", self.read_result("bench.txt"))
+
+
+@unittest.skipUnless((CUDA / "bin/nvcc").exists() and (CUDA / "include/nccl.h").exists()
+                     and shutil.which("cmake") and shutil.which("ninja")
+                     and (PROJECT / ".venv").exists(), "needs nvcc, nccl.h, cmake, ninja and .venv")
+class DeviceCheckBuild(unittest.TestCase):
+    def test_asks_for_neither_arrow_nor_googletest_nor_benchmark(self):
+        with tempfile.TemporaryDirectory() as folder:
+            absent = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("GTest", "benchmark")]
+            for command in (
+                    ["cmake", "-S", PROJECT, "-B", folder, "-G", "Ninja", "-DDS_WITH_ARROW=OFF",
+                     "-DDS_CUDA=ON", f"-DDS_CUDA_ROOT={CUDA}", *absent],
+                    ["ninja", "-C", folder, "-n", "device_checks", "bench_device"]):
+                result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.assertNotIn("libarrow", (Path(folder) / "build.ninja").read_text())
 
 
 if __name__ == "__main__":
