@@ -3,16 +3,25 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <stdexcept>
 #include <string>
 
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+// The headers hide Gloo from programs that do not ask for it.
+#define USE_C10D_GLOO 1
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "draftsmith/pipeline/device_group.h"
 #include "draftsmith/pipeline/handoff.h"
+#include "draftsmith/train/optimizer.h"
 #include "draftsmith/train/step_graphs.h"
 
 #include "bench/shaped_run.h"
+#include "tests/support/random_tensor.h"
 
 namespace draftsmith::testing {
 namespace {
@@ -187,6 +196,77 @@ void check_ring(const StepPlace& place) {
   }
 }
 
+train::AdamW::Parameters make_parameters(torch::Device device) {
+  train::AdamW::Parameters parameters;
+  uint64_t seed = 0;
+  for (const int64_t size : {1, 1000, 70'001}) {  // with and without whole vectors
+    const auto weight = random_normal({size}, seed++).to(torch::kBFloat16);
+    parameters.emplace_back(fmt::format("p{}", seed), weight.to(device).contiguous());
+  }
+  return parameters;
+}
+
+/// Weights after some updates with the same gradients.
+std::vector<Tensor> update_weights(torch::Device device, bool splits_masters) {
+  const auto parameters = make_parameters(device);
+  train::AdamW optimizer(parameters, {.weight_decay = 0.1, .splits_masters = splits_masters});
+  for (uint64_t step = 0; step < 5; ++step) {
+    std::vector<Tensor> gradients;
+    for (const auto& [name, weight] : parameters)
+      gradients.push_back(
+          random_normal(weight.sizes().vec(), 100 + step).to(device, weight.scalar_type()));
+    optimizer.accumulate(gradients);
+    optimizer.step(1e-2, 0.5, optimizer.gradient_norm(0.5));
+  }
+  std::vector<Tensor> weights;
+  for (const auto& [name, weight] : parameters)
+    weights.push_back(weight);
+  return weights;
+}
+
+/// float32 masters that differ in their last bits may round to bfloat16 neighbours.
+void check_update(const StepPlace& place) {
+  const auto wanted = update_weights(torch::kCPU, false);
+  const auto got = update_weights(place.device, false);
+  const auto split = update_weights(place.device, true);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    require_near(got[i], wanted[i], 0x1p-8, fmt::format("weights {}", i));
+    if (distance(wanted[i], make_parameters(torch::kCPU)[i].second) < 1e-3)
+      throw std::runtime_error(fmt::format("weights {}: expected other ones than at first", i));
+    if (!split[i].equal(got[i]))
+      throw std::runtime_error(fmt::format("weights {}: split masters have other bits", i));
+  }
+}
+
+/// Of the group's one rank. On the host that is Gloo, as in a run.
+c10::intrusive_ptr<c10d::Backend> make_group_of_one(torch::Device device) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  constexpr std::chrono::milliseconds kTimeout{60'000};
+  if (!device.is_cpu()) return pipeline::make_device_group(store, 0, 1, kTimeout);
+  const auto options = c10d::ProcessGroupGloo::Options::create(kTimeout);
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, 0, 1, options);
+}
+
+/// What one rank sums and gathers stays as it is: the library is found, connects and runs.
+void check_collectives(const StepPlace& place) {
+  const auto group = make_group_of_one(place.device);
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    const auto wanted = random_normal({4096}, 1).to(place.device, dtype);
+    std::vector<Tensor> summed = {wanted.clone()};
+    group->allreduce(summed)->wait();
+    require_near(summed[0], wanted, 0, "the sum of one");
+    auto part = wanted.clone();
+    auto gathered = torch::zeros_like(wanted);
+    group->_allgather_base(gathered, part)->wait();
+    require_near(gathered, wanted, 0, "what one gathers");
+    if (place.device.is_cpu()) continue;  // a run's Gloo sums whole tensors
+    auto scattered = torch::zeros_like(wanted);
+    group->_reduce_scatter_base(scattered, part)->wait();
+    require_near(scattered, wanted, 0, "the part of one");
+  }
+}
+
 }  // namespace
 
 std::vector<StepCheck> step_checks() {
@@ -194,7 +274,9 @@ std::vector<StepCheck> step_checks() {
       {"AStepHasTheLossAndGradientsOfTheCpuInFloat32", check_steps},
       {"AReplayedStepHasTheLossAndGradientsOfAnEagerOne", check_replays},
       {"ABatchIsHandedOverFromStreamToStream", check_handoff},
-      {"ACopyThroughPinnedBuffersArrives", check_ring}};
+      {"ACopyThroughPinnedBuffersArrives", check_ring},
+      {"AnUpdateHasTheWeightsOfTheCpuAndSplitMastersItsBits", check_update},
+      {"AGroupOfOneRankSumsAndGathers", check_collectives}};
 }
 
 }  // namespace draftsmith::testing
