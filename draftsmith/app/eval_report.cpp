@@ -40,13 +40,15 @@ formats::Json method_as_json(const MeasuredMethod& method) {
   formats::Json json = {{"method", method.method}};
   if (method.method == "tree") json["tree_budget"] = method.tree_budget;
   json.update(set_as_json(method.report.total));
-  json["is_identical"] = method.report.differences.empty();
+  const auto& report = method.report;
+  json["is_identical"] =
+      report.is_compared ? formats::Json(report.differences.empty()) : formats::Json();
   json["differences"] = formats::Json::array();
-  for (const auto& item : method.report.differences)
+  for (const auto& item : report.differences)
     json["differences"].push_back(
         {{"prompt", item.prompt}, {"position", item.position}, {"gap", item.gap}});
   json["sets"] = formats::Json::object();
-  for (const auto& [name, set] : method.report.by_set)
+  for (const auto& [name, set] : report.by_set)
     json["sets"][name] = set_as_json(set);
   return json;
 }
@@ -81,13 +83,15 @@ void print_times(const eval::DecodeTimes& times) {
       share(times.verify), times.commit, share(times.commit));
 }
 
+std::string describe_equality(const eval::EvalReport& report) {
+  if (!report.is_compared) return "not compared, since drafts are drawn";
+  if (report.differences.empty()) return "yes, all tokens";
+  return fmt::format(
+      "no, in {} of {} answers", report.differences.size(), report.total.acceptance.responses);
+}
+
 void print_differences(const eval::EvalReport& report) {
-  print_result(
-      "output equal to plain decoding: {}",
-      report.differences.empty() ? "yes, all tokens"
-                                 : fmt::format(
-                                       "no, in {} of {} answers", report.differences.size(),
-                                       report.total.acceptance.responses));
+  print_result("output equal to plain decoding: {}", describe_equality(report));
   for (const auto& item : report.differences)
     print_result(
         "  prompt {}: first difference at token {}, gap of the two best logits {:.6f}", item.prompt,

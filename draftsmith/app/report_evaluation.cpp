@@ -46,7 +46,9 @@ Json method_as_json(const JsonObject& method) {
   Json result = {{"method", method.text("method")}, {"total", set_as_json(method)}};
   if (method.has("tree_budget")) result["tree_budget"] = method.integer("tree_budget", 0, INT64_MAX);
   if (method.has("drafter")) result["drafter"] = method.text("drafter");
-  result["is_identical"] = method.boolean_or("is_identical", false);
+  result["is_identical"] = method.has("is_identical")
+                               ? Json(method.boolean_or("is_identical", false))
+                               : Json();  // not compared
   result["sets"] = Json::object();
   const JsonObject sets = method.object("sets");
   for (const auto& [name, set] : sets.value().items())

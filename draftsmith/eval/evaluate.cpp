@@ -67,6 +67,8 @@ class Evaluation {
   }
 
  private:
+  bool compares() const { return options_.runs_plainly && options_.expects_identity; }
+
   void run_batch(size_t begin, size_t end) {
     std::vector<Ids> ids;
     for (size_t i = begin; i < end; ++i)
@@ -122,7 +124,7 @@ class Evaluation {
       const Ids* plain,
       SetSums& sums) {
     auto& report = reports_[source];
-    if (plain != nullptr && options_.expects_identity) {
+    if (compares()) {
       const auto differences = compare_answers(
           target_, static_cast<int64_t>(prompt), prompts_[prompt].ids, *plain, answer.tokens);
       report.differences.insert(report.differences.end(), differences.begin(), differences.end());
@@ -135,6 +137,7 @@ class Evaluation {
 
   void close_report(size_t source) {
     auto& report = reports_[source];
+    report.is_compared = compares();
     const int64_t block_size = sources_[source]->max_depth() + 1;
     for (auto& [name, sums] : sums_[source]) {
       sums.report.acceptance = report_acceptance(sums.rounds, block_size);

@@ -46,6 +46,7 @@ struct SetReport {
 struct EvalReport {
   SetReport total;
   std::map<std::string, SetReport> by_set;  // empty if all prompts share one set
+  bool is_compared = false;  // with plain answers; else `differences` says nothing
   std::vector<Difference> differences;
   std::vector<std::vector<Round>> rounds;  // per prompt
 };

@@ -156,9 +156,19 @@ TEST_F(Eval, GivesTheSameAnswersAtATemperature) {
         arguments() + Arguments{"--eval.temperature=0.7", std::string("--eval.method=") + method});
     EXPECT_EQ(json.at("is_identical"), true) << method;
   }
-  const auto drawn =
-      run_json(arguments() + Arguments{"--eval.temperature=0.7", "--eval.sample_drafts=true"});
-  EXPECT_EQ(drawn.at("tokens"), 4 * 15);
+}
+
+TEST_F(Eval, ClaimsNoEqualityOfAnswersWhoseDraftsAreDrawn) {
+  const Arguments drawn = {"--eval.temperature=0.7", "--eval.sample_drafts=true"};
+  const auto json = run_json(arguments() + drawn);
+  EXPECT_EQ(json.at("tokens"), 4 * 15);
+  EXPECT_TRUE(json.at("is_identical").is_null());
+  EXPECT_NE(
+      run(arguments() + drawn).find("output equal to plain decoding: not compared"),
+      std::string::npos);
+  // At temperature 0 the best guess is drawn.
+  EXPECT_EQ(
+      run_json(arguments() + Arguments{"--eval.sample_drafts=true"}).at("is_identical"), true);
 }
 
 TEST(RunName, SaysThatTheRunIsForTrees) {

@@ -57,6 +57,18 @@ TEST_F(Report, ShowsWhatAnEvaluationPrinted) {
   }
 }
 
+TEST_F(Report, TellsWhatWasNotComparedFromWhatDiffers) {
+  Json json = Json::parse(read_file(evaluate("equal.json")));
+  const auto shown = [&](const Json& value) {
+    json["is_identical"] = value;
+    const auto file = folder.write("one.json", json.dump());
+    expect_done({"report", file.string()});
+    return shown_in(folder / "one.html").at("evaluations")[0].at("methods")[0].at("is_identical");
+  };
+  for (const Json& value : {Json(true), Json(false), Json()})
+    EXPECT_EQ(shown(value), value);
+}
+
 TEST_F(Report, ShowsTheDrafterThatWasComparedBesideARun) {
   expect_done(train("run", 2));
   const auto file = evaluate("pair.json", {"--eval.compare=" + (folder / "run").string()});
