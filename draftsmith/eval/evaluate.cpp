@@ -130,6 +130,7 @@ class Evaluation {
       report.differences.insert(report.differences.end(), differences.begin(), differences.end());
     }
     sums.report.tokens += static_cast<int64_t>(answer.tokens.size());
+    if (plain != nullptr) sums.report.plain_tokens += static_cast<int64_t>(plain->size());
     sums.rounds.push_back(
         count_emitted(answer.rounds, limits_.max_new_tokens - 1, limits_.stop_ids));
     report.rounds.push_back(sums.rounds.back());
@@ -142,6 +143,7 @@ class Evaluation {
     for (auto& [name, sums] : sums_[source]) {
       sums.report.acceptance = report_acceptance(sums.rounds, block_size);
       report.total.tokens += sums.report.tokens;
+      report.total.plain_tokens += sums.report.plain_tokens;
       report.total.plain_seconds += sums.report.plain_seconds;
       report.total.speculative_seconds += sums.report.speculative_seconds;
       report.total.times += sums.report.times;

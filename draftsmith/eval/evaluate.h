@@ -26,19 +26,21 @@ struct Difference {
 struct SetReport {
   AcceptanceReport acceptance;
   int64_t tokens = 0;              // new tokens of all answers, prefill token included
+  int64_t plain_tokens = 0;        // of the plain ones, which differ where drafts are drawn
   double plain_seconds = 0;        // of all answers, the best repeat of each
   double speculative_seconds = 0;  // likewise
   DecodeTimes times;               // of the speculative answers
 
-  double plain_tokens_per_s() const { return rate(plain_seconds); }
-  double speculative_tokens_per_s() const { return rate(speculative_seconds); }
-  /// How many times as fast as plain decoding.
+  double plain_tokens_per_s() const { return rate(plain_tokens, plain_seconds); }
+  double speculative_tokens_per_s() const { return rate(tokens, speculative_seconds); }
+  /// How many times as fast as plain decoding, by tokens a second.
   double speedup() const {
-    return speculative_seconds > 0 ? plain_seconds / speculative_seconds : 0;
+    const double plain = plain_tokens_per_s();
+    return plain > 0 ? speculative_tokens_per_s() / plain : 0;
   }
 
  private:
-  double rate(double seconds) const {
+  static double rate(int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   }
 };
@@ -46,7 +48,7 @@ struct SetReport {
 struct EvalReport {
   SetReport total;
   std::map<std::string, SetReport> by_set;  // empty if all prompts share one set
-  bool is_compared = false;  // with plain answers; else `differences` says nothing
+  bool is_compared = false;                 // with plain answers; else `differences` says nothing
   std::vector<Difference> differences;
   std::vector<std::vector<Round>> rounds;  // per prompt
 };

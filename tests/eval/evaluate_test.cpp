@@ -38,6 +38,7 @@ TEST(Evaluate, FindsNoDifferencesInFloat32) {
     rounds += static_cast<int64_t>(item.acceptance_lengths.size()) - 1;  // raw rounds but the last
   }
   const auto report = evaluate_chain(decode_target(), decode_drafter(), prompts, {40, {}});
+  EXPECT_TRUE(report.is_compared);
   EXPECT_TRUE(report.differences.empty());
   EXPECT_EQ(report.total.tokens, 240);
   EXPECT_EQ(report.total.acceptance.tokens, 6 * 39);
@@ -125,12 +126,45 @@ TEST(Evaluate, SplitsTheTimeOfTheFastestRepeat) {
   EXPECT_EQ(report.total.tokens, 240);  // repeats are not counted twice
 }
 
+TEST(Evaluate, TakesSpeedsFromEachSidesOwnTokens) {
+  SetReport set;
+  set.tokens = 60;
+  set.speculative_seconds = 2;
+  set.plain_tokens = 30;
+  set.plain_seconds = 3;
+  EXPECT_DOUBLE_EQ(set.plain_tokens_per_s(), 10);
+  EXPECT_DOUBLE_EQ(set.speculative_tokens_per_s(), 30);
+  EXPECT_DOUBLE_EQ(set.speedup(), 3);
+
+  // Drawn drafts and stop ids: the answers differ in length.
+  const TokenPicker picker(1, 5);
+  const DecodeLimits limits{40, {8, 15}};
+  const auto prompts = read_prompts();
+  DrafterSource source(
+      decode_target(), decode_drafter(), {.samples_drafts = true, .picker = picker});
+  const auto report = evaluate(
+                          decode_target(), {&source}, prompts, limits,
+                          {.picker = picker, .expects_identity = false})
+                          .front();
+  int64_t plain_tokens = 0;
+  for (size_t i = 0; i < prompts.size(); ++i)
+    plain_tokens += std::ssize(
+        decode_plainly(decode_target(), {prompts[i].ids}, limits, picker, static_cast<int64_t>(i))
+            .front());
+  EXPECT_EQ(report.total.plain_tokens, plain_tokens);
+  EXPECT_NE(report.total.tokens, plain_tokens);
+  EXPECT_EQ(
+      report.by_set.at("one").plain_tokens + report.by_set.at("two").plain_tokens, plain_tokens);
+  EXPECT_FALSE(report.is_compared);
+}
+
 TEST(Evaluate, RunsNothingPlainlyUnlessAsked) {
   const auto report = evaluate_chain(
       decode_target(), decode_drafter(), read_prompts(), {40, {}}, {.runs_plainly = false});
   EXPECT_EQ(report.total.plain_seconds, 0);
   EXPECT_EQ(report.total.speedup(), 0);
-  EXPECT_TRUE(report.differences.empty());
+  EXPECT_FALSE(report.is_compared);
+  EXPECT_EQ(report.total.plain_tokens, 0);
   EXPECT_EQ(report.total.acceptance.tokens, 6 * 39);
 }
 
