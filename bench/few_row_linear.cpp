@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Few rows by the head of the demo's model: the kernel that gives a row the same bits whatever
-// stands beside it, and the library's matrix product. Decides ops::most_few_rows.
+// stands beside it, and the library's matrix product. Decides ops::most_few_rows and
+// most_single_tokens.
 #include <benchmark/benchmark.h>
 
 #include <torch/types.h>

@@ -100,7 +100,7 @@ std::vector<Ids> decode_plainly(
     }
     const auto ids = torch::tensor(open_tokens, torch::kLong).unsqueeze(1);
     next = pick_all(
-        target.logits(target.forward(ids, {}, cache).last.squeeze(1)), rows, answers, picker,
+        target.logits(target.forward(ids, {}, cache).last).squeeze(1), rows, answers, picker,
         first_response);
   }
 }

@@ -35,8 +35,8 @@ std::vector<std::string> describe_operations(
   const bool is_half = dtype == torch::kBFloat16;
   std::vector<std::string> lines = {
       fmt::format(
-          "matrix products: libtorch{}, own kernel up to {} rows",
-          is_half ? describe_half_products() : "", most_few_rows(dtype)),
+          "matrix products: libtorch{}, own kernel up to {} rows, or {} single tokens",
+          is_half ? describe_half_products() : "", most_few_rows(dtype), most_single_tokens(dtype)),
       "attention: libtorch over whole rows, own kernel over a cache",
       fmt::format("norms, rotary, SwiGLU, short convolution: own kernels ({})", vectors)};
   if (head_dims.empty()) return lines;

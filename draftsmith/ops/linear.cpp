@@ -54,12 +54,19 @@ int64_t most_few_rows(torch::ScalarType dtype) {
   return dtype == torch::kBFloat16 && !has_half_products() ? 40 : 16;
 }
 
+int64_t most_single_tokens(torch::ScalarType dtype) {
+  return dtype == torch::kFloat ? 64 : most_few_rows(dtype);
+}
+
 torch::Tensor
 linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
   const int64_t in = x.size(-1);
   const int64_t rows = in == 0 ? 0 : x.numel() / in;
-  const bool is_few = rows >= 1 && rows <= most_few_rows(x.scalar_type()) && x.device().is_cpu() &&
-                      weight.is_contiguous() && !needs_gradient({x, weight});
+  const bool are_single_tokens = x.dim() > 2 && x.size(-2) == 1;
+  const int64_t most =
+      are_single_tokens ? most_single_tokens(x.scalar_type()) : most_few_rows(x.scalar_type());
+  const bool is_few = rows >= 1 && rows <= most && x.device().is_cpu() && weight.is_contiguous() &&
+                      !needs_gradient({x, weight});
   auto sizes = x.sizes().vec();
   sizes.back() = weight.size(0);
   if (!is_few || bias.defined()) {

@@ -133,6 +133,30 @@ TEST_P(TargetCacheTest, VerifiesRowsOfDifferentLengthWithTreesOfDifferentSize) {
   }
 }
 
+TEST_P(TargetCacheTest, DecodesManySequencesWithTheBitsOfEachAlone) {
+  constexpr int64_t kRows = 48;  // `generate` decodes as many
+  const auto start = prefill(prompt);
+  auto cache = start.clone();
+  cache.select_rows(Ids(kRows, 0));
+  std::vector<TargetStates> steps;
+  for (const int64_t step : {0, 1}) {
+    const auto ids = torch::arange(kRows, torch::kLong).unsqueeze(1) * 4 + step;
+    steps.push_back(target.forward(ids, kLayers, cache));
+  }
+  for (int64_t b = 0; b < kRows; ++b) {
+    auto alone = start.clone();
+    const auto wanted = decode({4 * b, 4 * b + 1}, alone);
+    for (const int64_t step : {0, 1}) {
+      const auto& states = steps[static_cast<size_t>(step)];
+      EXPECT_TRUE(states.features[b].equal(wanted.features[0].narrow(0, step, 1))) << b;
+      EXPECT_TRUE(states.last[b].equal(wanted.last[0].narrow(0, step, 1))) << b;
+      EXPECT_TRUE(
+          target.logits(states.last)[b].equal(target.logits(wanted.last.narrow(1, step, 1))[0]))
+          << b;
+    }
+  }
+}
+
 TEST_P(TargetCacheTest, KeepsASnapshotThatLaterTokensDoNotTouch) {
   auto cache = prefill(prompt);
   const auto snapshot = cache.clone();

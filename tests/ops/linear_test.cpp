@@ -59,6 +59,24 @@ TEST(Linear, GivesARowTheSameBitsWhateverStandsBesideIt) {
   }
 }
 
+TEST(Linear, GivesSingleTokensOfMoreSequencesTheBitsOfOneAlone) {
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
+    const int64_t most = most_single_tokens(dtype);
+    EXPECT_GE(most, most_few_rows(dtype));
+    const auto x = make({most, 1, 579}, 3, dtype);
+    const auto weight = make({137, 579}, 7, dtype);
+    const auto all = ops::linear(x, weight, torch::Tensor());
+    for (int64_t b = 0; b < most; ++b)
+      EXPECT_TRUE(
+          ops::linear(x.narrow(0, b, 1), weight, torch::Tensor()).equal(all.narrow(0, b, 1)))
+          << b;
+  }
+  // As many tokens of one sequence are the library's.
+  const auto x = make({1, most_few_rows(torch::kFloat) + 1, 579}, 3, torch::kFloat);
+  const auto weight = make({137, 579}, 7, torch::kFloat);
+  EXPECT_TRUE(ops::linear(x, weight, torch::Tensor()).equal(at::linear(x, weight)));
+}
+
 TEST(Linear, RoundsBfloat16OnceAfterTheSum) {
   const auto x = make({2, 300}, 3, torch::kBFloat16);
   const auto weight = make({9, 300}, 7, torch::kBFloat16);
