@@ -25,7 +25,7 @@ void visit_numbers(Sums& sums, Visit&& visit) {
   visit(sums.expected.chain_sum);
   visit(sums.expected.tree_sum);
   visit(sums.expected.tree_accepted_sum);
-  visit(sums.expected.blocks);
+  visit(sums.expected.tree_blocks);
   auto& times = sums.times;
   for (auto* number :
        {&times.data, &times.target, &times.forward, &times.head, &times.backward, &times.exchange,

@@ -20,28 +20,19 @@ int64_t count_accepted(const eval::DraftTree& tree, const std::vector<int64_t>& 
   return accepted.num_accepted();
 }
 
-}  // namespace
-
-ExpectedTokens& ExpectedTokens::operator+=(const ExpectedTokens& other) {
-  chain_sum += other.chain_sum;
-  tree_sum += other.tree_sum;
-  tree_accepted_sum += other.tree_accepted_sum;
-  blocks += other.blocks;
-  return *this;
+/// Sum over slots with a label of the labels' probabilities up to the slot.
+double sum_chains(const ops::LossTerms& terms, const data::DraftBlocks& blocks) {
+  const auto is_free = (blocks.weights > 0).logical_not();  // [B, N, K]
+  const auto label_probability =
+      terms.label_probability.cpu().view(is_free.sizes()).to(torch::kDouble);
+  const auto prefix = label_probability.masked_fill(is_free, 1).cumprod(-1);
+  return prefix.masked_fill(is_free, 0).sum().item<double>();
 }
 
-ExpectedTokens sum_expected_tokens(
-    const ops::LossTerms& terms,
-    const data::DraftBlocks& blocks,
-    int64_t tree_budget) {
-  const at::NoGradGuard no_grad;
-  const auto shape = blocks.weights.sizes();  // [B, N, K]
-  const int64_t K = shape[2];
+ExpectedTokens
+sum_trees(const ops::LossTerms& terms, const data::DraftBlocks& blocks, int64_t tree_budget) {
+  const int64_t K = blocks.weights.size(2);
   const auto is_supervised = (blocks.weights > 0).contiguous();
-  const auto is_free = is_supervised.logical_not();
-  const auto label_probability = terms.label_probability.cpu().view(shape).to(torch::kDouble);
-  const auto prefix = label_probability.masked_fill(is_free, 1).cumprod(-1);
-
   const auto labels = blocks.labels.contiguous();
   const auto ids = terms.top_ids.cpu().contiguous();
   const auto log_probs = terms.top_log_probs.to(torch::kCPU, torch::kFloat).contiguous();
@@ -64,14 +55,33 @@ ExpectedTokens sum_expected_tokens(
       auto& part = parts[static_cast<size_t>(n)];
       part.tree_sum = tree.expected_accepted();
       part.tree_accepted_sum = count_accepted(tree, wanted);
-      part.blocks = 1;
+      part.tree_blocks = 1;
     }
   });
   ExpectedTokens sum;
   for (const auto& part : parts)
     sum += part;
-  sum.chain_sum = prefix.masked_fill(is_free, 0).sum().item<double>();
   return sum;
+}
+
+}  // namespace
+
+ExpectedTokens& ExpectedTokens::operator+=(const ExpectedTokens& other) {
+  chain_sum += other.chain_sum;
+  tree_sum += other.tree_sum;
+  tree_accepted_sum += other.tree_accepted_sum;
+  tree_blocks += other.tree_blocks;
+  return *this;
+}
+
+ExpectedTokens sum_expected_tokens(
+    const ops::LossTerms& terms,
+    const data::DraftBlocks& blocks,
+    int64_t tree_budget) {
+  const at::NoGradGuard no_grad;
+  auto sums = tree_budget > 0 ? sum_trees(terms, blocks, tree_budget) : ExpectedTokens{};
+  sums.chain_sum = sum_chains(terms, blocks);
+  return sums;
 }
 
 }  // namespace draftsmith::train

@@ -38,7 +38,7 @@ struct MetricSums {
   std::vector<int64_t> correct;  // [K] supervised slots predicted correctly
   std::vector<int64_t> count;    // [K] supervised slots
   int64_t tokens = 0;            // of the context, padding not counted
-  ExpectedTokens expected;       // of the micro-steps that were asked for it
+  ExpectedTokens expected;       // trees of the micro-steps that were asked for them
   StepTimes times;
 
   MetricSums& operator+=(const MetricSums& other);
@@ -62,16 +62,21 @@ struct MetricSums {
   }
 
   /// Means over blocks of the drafts that the drafter itself expects to be accepted.
-  double chain_expected_tokens() const { return per_block(expected.chain_sum); }
-  double tree_expected_tokens() const { return per_block(expected.tree_sum); }
+  double chain_expected_tokens() const {
+    return ratio(expected.chain_sum, static_cast<double>(blocks));
+  }
+  double tree_expected_tokens() const { return per_tree(expected.tree_sum); }
   /// Expected acceptance with draft trees in place of the best guess per slot.
   double tree_expected_acceptance() const {
-    return expected.blocks == 0 ? 0
-                                : 1 + per_block(static_cast<double>(expected.tree_accepted_sum));
+    return expected.tree_blocks == 0
+               ? 0
+               : 1 + per_tree(static_cast<double>(expected.tree_accepted_sum));
   }
 
  private:
-  double per_block(double sum) const { return ratio(sum, static_cast<double>(expected.blocks)); }
+  double per_tree(double sum) const {
+    return ratio(sum, static_cast<double>(expected.tree_blocks));
+  }
   static double ratio(double numerator, double denominator) {
     return denominator == 0 ? 0 : numerator / denominator;
   }

@@ -46,8 +46,8 @@ void add_sources(Json& json, const std::vector<MetricSums>& by_source) {
 }
 
 void add_expected_tokens(Json& json, const std::string& prefix, const MetricSums& sums) {
-  if (sums.expected.blocks == 0) return;
   json[prefix + "chain_expected_tokens"] = sums.chain_expected_tokens();
+  if (sums.expected.tree_blocks == 0) return;
   json[prefix + "tree_expected_tokens"] = sums.tree_expected_tokens();
   json[prefix + "tree_expected_acceptance"] = sums.tree_expected_acceptance();
 }

@@ -110,7 +110,7 @@ MicroStep run_micro_step(
   MicroStep result;
   result.sums =
       sum_metrics(terms, batch.blocks, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
-  if (tree_budget > 0) result.sums.expected = sum_expected_tokens(terms, batch.blocks, tree_budget);
+  result.sums.expected = sum_expected_tokens(terms, batch.blocks, tree_budget);
   result.hidden = hidden.detach();
   result.sums.times.forward = forward_seconds;
   result.sums.times.head = watch.restart();

@@ -28,7 +28,7 @@ using GradientSink = std::function<void(size_t parameter, const torch::Tensor& g
 /// the caller divides by the weight sum of all micro-steps and ranks.
 /// Without `needs_gradients` only the sums and hidden states are made. Hidden states that are not
 /// finite give a loss that is not, and no gradients.
-/// With a `tree_budget` the sums also hold expected tokens, of chains and of trees of this size.
+/// With a `tree_budget` the sums also hold the expected tokens of trees of this size.
 /// With a `sink` the gradients go there and are not kept; they are the same bits. With `graphs`,
 /// made for this drafter and plan, its forward and backward are replayed where gradients are needed;
 /// results are then good until the next call.

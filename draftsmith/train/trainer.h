@@ -48,7 +48,7 @@ class Trainer {
   /// `use_plan`, instead of running them anew in every step. Evaluations are not recorded.
   void use_recorder(std::unique_ptr<ops::Recorder> recorder);
 
-  /// Logged steps and evaluations also count expected tokens, of trees of this many nodes.
+  /// Logged steps and evaluations also count the expected tokens of trees of this many nodes.
   void count_trees_of(int64_t budget) { tree_budget_ = budget; }
 
   /// What batches must be made of for this drafter and loss.

@@ -94,6 +94,23 @@ TEST(Evaluation, ChoosesTheBestByTheAcceptanceOfTrees) {
   EXPECT_EQ(trainer->progress().best.acceptance, best);
 }
 
+TEST(Evaluation, CountsChainsWithoutTreesToo) {
+  const TempFolder folder;
+  RunOptions options{.out = (folder / "run").string(), .held_out = 0.3, .eval_every = 2};
+  options.tree_budget = 0;
+  make_trainer(tiny_target(), testing::write_ten_sequences(folder), options)->run();
+  int64_t num_evaluated = 0;
+  for (const auto& line : testing::read_metrics(folder / "run")) {
+    EXPECT_GT(line.at("chain_expected_tokens"), 0);
+    EXPECT_FALSE(line.contains("tree_expected_tokens"));
+    if (!line.contains("eval_loss")) continue;
+    ++num_evaluated;
+    EXPECT_GT(line.at("eval_chain_expected_tokens"), 0);
+    EXPECT_FALSE(line.contains("eval_tree_expected_tokens"));
+  }
+  EXPECT_GT(num_evaluated, 0);
+}
+
 TEST(Evaluation, GivesTheSameFiguresEveryTime) {
   const TempFolder folder;
   data::DataSettings settings;

@@ -53,7 +53,10 @@ TEST(ExpectedTokens, AddUpPrefixesOfTheLabelsProbabilities) {
   }
   const auto sums = sum_expected_tokens(c.terms, c.blocks, 4);
   EXPECT_NEAR(sums.chain_sum, expected, 1e-6);
-  EXPECT_EQ(sums.blocks, kBlocks);
+  EXPECT_EQ(sums.tree_blocks, kBlocks);
+  const auto chains = sum_expected_tokens(c.terms, c.blocks, 0);
+  EXPECT_EQ(chains.chain_sum, sums.chain_sum);
+  EXPECT_EQ(chains.tree_blocks, 0);
 }
 
 TEST(ExpectedTokens, AddUpTheNodesOfTheTreesThatDecodingBuilds) {
@@ -93,7 +96,7 @@ TEST(ExpectedTokens, LetUnsupervisedSlotsNeitherBreakAPrefixNorCount) {
   EXPECT_NEAR(sums.chain_sum, expected, 1e-6);
   EXPECT_NEAR(sums.tree_sum, 2 * kBlocks, 1e-5);  // each depth's probabilities add up to 1
   EXPECT_EQ(sums.tree_accepted_sum, 2 * kBlocks);
-  EXPECT_EQ(sum_expected_tokens(c.terms, Case({0, 0, 0}).blocks, 30).blocks, 0);
+  EXPECT_EQ(sum_expected_tokens(c.terms, Case({0, 0, 0}).blocks, 30).tree_blocks, 0);
 }
 
 TEST(ExpectedTokens, ChangeNothingOfAStep) {
@@ -107,9 +110,10 @@ TEST(ExpectedTokens, ChangeNothingOfAStep) {
   EXPECT_EQ(with.sums.loss_sum, without.sums.loss_sum);
   for (size_t i = 0; i < with.gradients.size(); ++i)
     EXPECT_TRUE(with.gradients[i].equal(without.gradients[i]));
-  EXPECT_EQ(without.sums.expected.blocks, 0);
-  EXPECT_EQ(with.sums.expected.blocks, with.sums.blocks);
+  EXPECT_EQ(without.sums.expected.tree_blocks, 0);
+  EXPECT_EQ(with.sums.expected.tree_blocks, with.sums.blocks);
   EXPECT_GT(with.sums.chain_expected_tokens(), 0);
+  EXPECT_EQ(without.sums.chain_expected_tokens(), with.sums.chain_expected_tokens());
   EXPECT_GT(with.sums.tree_expected_tokens(), 0);
   EXPECT_GE(with.sums.tree_expected_acceptance(), 1);
 }
