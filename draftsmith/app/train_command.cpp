@@ -220,6 +220,7 @@ void run_train(RunConfig config, const Flags& flags) {
   if (!serves) require(config.data.path, "data.path", "a dataset folder");
   if (!serves) require(config.train.out, "train.out", "a run folder");
   config.loss.check();
+  if (!serves) config.train.check(config.eval.tree_budget);
   config.pipeline.check(config.target);
   if (!serves)
     config.pipeline.check_graphs(config.target, config.data.static_shapes, config.attention.method);

@@ -17,6 +17,15 @@ void LossSettings::check() const {
        .hint = "--loss.kl_weight=0 --loss.cap_weight=0"});
 }
 
+void TrainSettings::check(int64_t tree_budget) const {
+  if (eval_method != "tree" || tree_budget > 0) return;
+  throw ConfigError(
+      {.what = "eval.tree_budget",
+       .expected = "at least 1 node for train.eval_method=tree",
+       .got = fmt::format("{}", tree_budget),
+       .hint = "--eval.tree_budget=32, or --train.eval_method=chain"});
+}
+
 void add_fields(FieldList& fields, LossSettings& settings) {
   fields.begin_section("loss");
   fields.add_choice(

@@ -47,6 +47,9 @@ struct TrainSettings {
   int64_t profile_steps = 0;
   bool shard_optimizer = false;
   std::vector<std::string> allow_change;
+
+  /// Errors: ConfigError for evaluations by trees that have no nodes.
+  void check(int64_t tree_budget) const;
 };
 
 void add_fields(FieldList& fields, LossSettings& settings);

@@ -292,7 +292,8 @@ void Trainer::evaluate(LoggedSteps& line) {
   };
   line.evaluation =
       evaluate_held_out(make, drafter_, lm_head_, *held_out_, loss_, tree_budget_, ranks_);
-  const bool has_trees = settings_.eval_method == "tree" && tree_budget_ > 0;
+  const bool has_trees = settings_.eval_method == "tree";
+  DS_CHECK(!has_trees || tree_budget_ > 0);  // TrainSettings::check
   const double acceptance = has_trees ? line.evaluation->tree_expected_acceptance()
                                       : line.evaluation->expected_acceptance();
   const bool is_best = progress_.best.step < 0 || acceptance > progress_.best.acceptance;

@@ -144,6 +144,15 @@ TEST_F(BadSettings, NameTheSettingThatChangedOnResume) {
   EXPECT_TRUE(fs::exists(folder / "run/checkpoints/step-2"));
 }
 
+TEST_F(BadSettings, AreRefusedIfTreesThatChooseTheBestStepHaveNoNodes) {
+  // The target, which does not exist, is not looked at.
+  expect_refused(
+      folder,
+      train({"--train.eval_method=tree", "--eval.tree_budget=0", "--target.path=no/such/target"}),
+      2, {"eval.tree_budget", "got 0", "train.eval_method=tree", "--eval.tree_budget=32"});
+  EXPECT_EQ(run_program(train({"--eval.tree_budget=0"}, 1)).exit_code, 0);
+}
+
 TEST_F(BadSettings, AreNotAnsweredByUnknownCommands) {
   for (const Arguments& arguments : {Arguments{"trian"}, Arguments{"train", "surplus"}}) {
     const auto result = run_program(arguments);
