@@ -197,16 +197,13 @@ std::map<std::string, std::string> settings_as_text(const FieldList& fields) {
   return text;
 }
 
-std::string make_run_name(const RunConfig& config) {
-  const auto& types = config.drafter.layer_types;
-  const bool has_sliding =
-      std::find(types.begin(), types.end(), "sliding_attention") != types.end();
+std::string make_run_name(const RunConfig& config, const formats::DrafterConfig& drafter) {
   std::string cap = fmt::format("{}", config.loss.cap_weight);
   cap.erase(std::remove(cap.begin(), cap.end(), '.'), cap.end());
   return fmt::format(
       "exp{}-g{}-bs{}-a{}{}-kl{}-cap{}", config.train.eval_method == "tree" ? "-ddtree" : "",
-      config.loss.decay_gamma, config.drafter.block_size, config.data.num_anchors,
-      has_sliding ? "-swa" : "", std::llround(100 * config.loss.kl_weight), cap);
+      config.loss.decay_gamma, drafter.block_size, config.data.num_anchors,
+      drafter.has_sliding_layers() ? "-swa" : "", std::llround(100 * config.loss.kl_weight), cap);
 }
 
 }  // namespace draftsmith::app

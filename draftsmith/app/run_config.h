@@ -8,6 +8,7 @@
 #include "draftsmith/base/fields.h"
 #include "draftsmith/data/settings.h"
 #include "draftsmith/eval/settings.h"
+#include "draftsmith/formats/hf_config.h"
 #include "draftsmith/memory/settings.h"
 #include "draftsmith/model/settings.h"
 #include "draftsmith/pipeline/settings.h"
@@ -47,7 +48,8 @@ std::string write_settings(const FieldList& fields);
 /// key -> value as text.
 std::map<std::string, std::string> settings_as_text(const FieldList& fields);
 
-/// `exp-g10-bs16-a1024-kl15-cap01`: what sets this run apart.
-std::string make_run_name(const RunConfig& config);
+/// `exp-g10-bs16-a1024-kl15-cap01`: what sets this run apart. Blocks and `-swa` (sliding layers) are
+/// the drafter's own, of which settings say nothing where drafter.init is a folder.
+std::string make_run_name(const RunConfig& config, const formats::DrafterConfig& drafter);
 
 }  // namespace draftsmith::app

@@ -126,16 +126,7 @@ std::vector<std::shared_ptr<const model::Target>> open_run_targets(
 
 void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   const fs::path out = config.train.out;
-  if (config.train.name.empty()) config.train.name = make_run_name(config);
   config.drafter.init = resolve_drafter_folder(config.drafter.init);
-  // A permission for this start only: the run's settings do not keep it.
-  const auto allow_change = std::exchange(config.train.allow_change, {});
-  const FieldList fields = list_fields(config);
-  const std::string settings_file = write_settings(fields);
-  train::RunStamp stamp;
-  stamp.settings = settings_as_text(fields);
-  stamp.commit = flags.build.commit;
-  stamp.is_changed = flags.build.is_changed;
   std::optional<fs::path> checkpoint;
   if (flags.resume && seats.is_first()) checkpoint = train::find_newest_checkpoint(out);
   const auto shared = seats.share_text("checkpoint", checkpoint ? checkpoint->string() : "");
@@ -147,6 +138,15 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   if (checkpoint) drafter_settings.init = checkpoint->string();  // its first weights may be gone
   auto drafter_config =
       model::make_drafter_config(drafter_settings, target_config, config.target.path);
+  if (config.train.name.empty()) config.train.name = make_run_name(config, drafter_config);
+  // A permission for this start only: the run's settings do not keep it.
+  const auto allow_change = std::exchange(config.train.allow_change, {});
+  const FieldList fields = list_fields(config);
+  const std::string settings_file = write_settings(fields);
+  train::RunStamp stamp;
+  stamp.settings = settings_as_text(fields);
+  stamp.commit = flags.build.commit;
+  stamp.is_changed = flags.build.is_changed;
   auto source = data::BatchSource::open(
       pipeline::fit_positions(config.data, target_config), target_config.vocab_size, out);
   stamp.dataset = fingerprint_data(source);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "draftsmith/app/run_config.h"
+#include "draftsmith/base/atomic_file.h"
 
 #include "tests/app/program.h"
 
@@ -173,9 +174,32 @@ TEST_F(Eval, ClaimsNoEqualityOfAnswersWhoseDraftsAreDrawn) {
 
 TEST(RunName, SaysThatTheRunIsForTrees) {
   RunConfig config;
-  EXPECT_EQ(make_run_name(config), "exp-g10-bs16-a1024-kl15-cap01");
+  formats::DrafterConfig drafter;
+  drafter.block_size = 16;
+  EXPECT_EQ(make_run_name(config, drafter), "exp-g10-bs16-a1024-kl15-cap01");
   config.train.eval_method = "tree";
-  EXPECT_EQ(make_run_name(config), "exp-ddtree-g10-bs16-a1024-kl15-cap01");
+  EXPECT_EQ(make_run_name(config, drafter), "exp-ddtree-g10-bs16-a1024-kl15-cap01");
+}
+
+TEST(RunName, SaysThatLayersSlide) {
+  formats::DrafterConfig drafter;
+  drafter.block_size = 8;
+  drafter.is_sliding = {false, true};
+  EXPECT_EQ(make_run_name({}, drafter), "exp-g10-bs8-a1024-swa-kl15-cap01");
+}
+
+TEST(RunName, IsThatOfTheDrafterThatTheRunBeginsWith) {
+  const testing::TempFolder folder;
+  const auto dataset = testing::write_tiny_dataset(folder);
+  const auto result = run_program(
+      {"train", "--target.path=" + fixture("targets/qwen3-tiny").string(), "--target.dtype=float32",
+       "--drafter.dtype=float32", "--drafter.init=" + fixture("drafter/sliding").string(),
+       "--data.path=" + dataset.string(), "--train.out=" + (folder / "run").string(),
+       "--train.max_steps=1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(
+      read_file(folder / "run/settings.toml").find("name = \"exp-g10-bs4-a1024-swa-kl15-cap01\""),
+      std::string::npos);
 }
 
 TEST_F(Eval, RefusesSettingsThatDoNotGoTogether) {
