@@ -2,6 +2,8 @@
 // F17 and F05: trees with wrong ancestors, positions or lookups, and states that are not rewound.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "draftsmith/eval/acceptance.h"
 #include "draftsmith/model/drafter_init.h"
 
@@ -215,25 +217,35 @@ TEST(TreeDecode, RewindsTheStateAfterEveryAcceptedLength) {
 }
 
 TEST(TreeDecode, DecodesPromptsOfDifferentLengthsSideBySide) {
-  const auto target = testing::load_target("targets/qwen3-tiny");
-  const auto drafter = make_random_drafter(target, 205);
-  std::vector<Ids> prompts;
-  std::vector<Ids> plain;
-  const DecodeLimits limits{40, {7, 19, 30}};
-  for (uint64_t seed = 0; seed < 5; ++seed) {
-    prompts.push_back(testing::make_ids(2 + 5 * static_cast<int64_t>(seed), 211, seed));
-    plain.push_back(plain_answer(target, prompts.back(), limits));
-  }
-  for (const auto shape : {DraftShape::kChain, DraftShape::kTree}) {
-    DrafterSource source(target, drafter, {.shape = shape, .tree_budget = 7});
-    const auto result = decode_speculatively(target, source, prompts, limits);
+  for (const TargetCase& tested : kTargets) {
+    const auto target = testing::load_target(tested.name);
+    const auto drafter = make_random_drafter(target, tested.mask_token_id);
+    const int64_t vocab_size = target.config().vocab_size;
+    std::vector<Ids> prompts;
+    std::vector<Ids> plain;
+    std::set<size_t> lengths;
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      prompts.push_back(testing::make_ids(2 + 5 * static_cast<int64_t>(seed), vocab_size, seed));
+      plain.push_back(plain_answer(target, prompts.back(), {40, {}}));
+    }
+    // Tokens of the answers themselves, so that rows leave the batch one after another.
+    const DecodeLimits limits{40, {plain[0][9], plain[1][21]}};
     for (size_t i = 0; i < prompts.size(); ++i) {
-      EXPECT_EQ(result.answers[i].tokens, plain[i]) << i;
-      DrafterSource alone(target, drafter, {.shape = shape, .tree_budget = 7});
-      EXPECT_EQ(
-          result.answers[i].rounds,
-          decode_speculatively(target, alone, {prompts[i]}, limits).answers.front().rounds)
-          << i;
+      plain[i] = plain_answer(target, prompts[i], limits);
+      lengths.insert(plain[i].size());
+    }
+    EXPECT_GE(lengths.size(), 3U) << tested.name;
+    for (const auto shape : {DraftShape::kChain, DraftShape::kTree}) {
+      DrafterSource source(target, drafter, {.shape = shape, .tree_budget = 7});
+      const auto result = decode_speculatively(target, source, prompts, limits);
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_EQ(result.answers[i].tokens, plain[i]) << tested.name << " " << i;
+        DrafterSource alone(target, drafter, {.shape = shape, .tree_budget = 7});
+        EXPECT_EQ(
+            result.answers[i].rounds,
+            decode_speculatively(target, alone, {prompts[i]}, limits).answers.front().rounds)
+            << tested.name << " " << i;
+      }
     }
   }
 }
