@@ -95,22 +95,22 @@ TEST(SpeculativeDecode, CutsAcceptedTokensAtTheLimit) {
   }
 }
 
-TEST(SpeculativeDecode, LosesNothingAtAnyAcceptedLength) {
-  // A drafter that has learnt some answers by heart: rounds of every length over real caches.
-  const auto& target = decode_target();
+/// A drafter that has learnt some answers by heart: rounds of every length over real caches.
+model::Drafter train_by_heart(
+    const model::Target& target,
+    const std::vector<Ids>& prompts,
+    const std::vector<Ids>& answers,
+    int64_t mask_token_id) {
   std::vector<data::TokenSequence> sequences;
-  std::vector<Ids> prompts;
-  for (uint64_t seed = 0; seed < 6; ++seed) {
-    prompts.push_back(testing::make_ids(4 + static_cast<int64_t>(seed), 23, seed));
-    data::TokenSequence sequence{prompts.back(), {}};
-    const auto answer = plain_answer(target, prompts.back(), {40, {}});
-    sequence.ids.insert(sequence.ids.end(), answer.begin(), answer.end());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    data::TokenSequence sequence{prompts[i], {}};
+    sequence.ids.insert(sequence.ids.end(), answers[i].begin(), answers[i].end());
     sequence.mask.assign(sequence.ids.size(), 1);
     sequences.push_back(sequence);
   }
   auto settings = testing::tiny_drafter_settings();
-  settings.mask_token_id = 22;
-  const auto drafter = model::make_drafter(settings, {}, target, {}, 1);
+  settings.mask_token_id = mask_token_id;
+  auto drafter = model::make_drafter(settings, {}, target, {}, 1);
   const auto batch = testing::make_batch(target, drafter, sequences, 0);
   train::AdamW optimizer(drafter.parameters(), {});
   for (int i = 0; i < 25; ++i) {
@@ -120,14 +120,37 @@ TEST(SpeculativeDecode, LosesNothingAtAnyAcceptedLength) {
     const double scale = 1 / step.sums.weight_sum;
     optimizer.step(3e-3, scale, optimizer.gradient_norm(scale));
   }
-  std::set<int64_t> lengths;
-  for (const Ids& prompt : prompts) {
-    const auto answer = decode_chain(target, drafter, prompt, {40, {}});
-    EXPECT_EQ(answer.tokens, plain_answer(target, prompt, {40, {}}));
-    for (const int64_t length : round_lengths(answer))
-      lengths.insert(length);
+  return drafter;
+}
+
+TEST(SpeculativeDecode, LosesNothingAtAnyAcceptedLength) {
+  const std::pair<const char*, int64_t> cases[] = {
+      {"decode/target", 22},
+      {"targets/llama-tiny", 205},
+      {"targets/qwen3-tiny", 205},
+      {"targets/qwen3_5-tiny", 205}};
+  for (const auto& [name, mask_token_id] : cases) {
+    const auto target = testing::load_target(name);
+    std::vector<Ids> prompts;
+    std::vector<Ids> plain;
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      prompts.push_back(
+          testing::make_ids(4 + static_cast<int64_t>(seed), target.config().vocab_size, seed));
+      plain.push_back(plain_answer(target, prompts.back(), {40, {}}));
+    }
+    const auto drafter = train_by_heart(target, prompts, plain, mask_token_id);
+    for (const auto shape : {DraftShape::kChain, DraftShape::kTree}) {
+      std::set<int64_t> lengths;
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        const auto answer = testing::decode_one(
+            target, drafter, prompts[i], {40, {}}, {.shape = shape, .tree_budget = 6});
+        EXPECT_EQ(answer.tokens, plain[i]) << name << " " << i;
+        for (const int64_t length : round_lengths(answer))
+          lengths.insert(length);
+      }
+      EXPECT_EQ(lengths, (std::set<int64_t>{1, 2, 3, 4})) << name;
+    }
   }
-  EXPECT_EQ(lengths, (std::set<int64_t>{1, 2, 3, 4}));
 }
 
 TEST(SpeculativeDecode, EndsWithAStopIdWhereverItStands) {
