@@ -14,6 +14,7 @@ MetricSums evaluate_held_out(
     const torch::Tensor& lm_head,
     data::BatchSource& held_out,
     const LossSettings& loss,
+    const model::ForwardPlan& plan,
     int64_t tree_budget,
     const pipeline::Ranks& ranks) {
   const auto rule = drafter.block_rule(loss.block_decay());
@@ -23,8 +24,7 @@ MetricSums evaluate_held_out(
     for (int64_t i = ranks.rank(); i < held_out.batches_of_epoch(0); i += ranks.size()) {
       const auto batch = make_batch(held_out.read({0, i}, rule, ranks.size()));
       sums[0] += run_micro_step(
-                     drafter, lm_head, batch, loss, /*needs_gradients=*/false, /*plan=*/{},
-                     tree_budget)
+                     drafter, lm_head, batch, loss, /*needs_gradients=*/false, plan, tree_budget)
                      .sums;
     }
   } catch (const std::exception&) {

@@ -291,7 +291,7 @@ void Trainer::evaluate(LoggedSteps& line) {
     return made;
   };
   line.evaluation =
-      evaluate_held_out(make, drafter_, lm_head_, *held_out_, loss_, tree_budget_, ranks_);
+      evaluate_held_out(make, drafter_, lm_head_, *held_out_, loss_, plan_, tree_budget_, ranks_);
   const bool has_trees = settings_.eval_method == "tree";
   DS_CHECK(!has_trees || tree_budget_ > 0);  // TrainSettings::check
   const double acceptance = has_trees ? line.evaluation->tree_expected_acceptance()

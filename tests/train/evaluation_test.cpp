@@ -111,22 +111,50 @@ TEST(Evaluation, CountsChainsWithoutTreesToo) {
   EXPECT_GT(num_evaluated, 0);
 }
 
-TEST(Evaluation, GivesTheSameFiguresEveryTime) {
-  const TempFolder folder;
-  data::DataSettings settings;
-  settings.held_out = 0.3;
-  const data::BatchSource source(
-      data::TokenDataset::open(testing::write_ten_sequences(folder), ""), settings, 211);
+/// Of a random drafter, on a part of ten sequences.
+MetricSums evaluate_tiny(
+    const fs::path& dataset,
+    const data::DataSettings& settings,
+    const model::ForwardPlan& plan = {}) {
+  const data::BatchSource source(data::TokenDataset::open(dataset, ""), settings, 211);
   auto held_out = source.held_out().value();
   const auto drafter = testing::make_tiny_drafter(tiny_target());
-  const auto loss = testing::make_loss(10, 0.15, 0.1);
-  const auto evaluate = [&] {
-    const auto make_batch = [&](data::SourceBatch batch) {
-      return pipeline::make_train_batch(
-          tiny_target(), std::move(batch), drafter.config().target_layer_ids, drafter.dtype());
-    };
-    return evaluate_held_out(make_batch, drafter, tiny_target().lm_head(), held_out, loss);
+  const auto make_batch = [&](data::SourceBatch batch) {
+    return pipeline::make_train_batch(
+        tiny_target(), std::move(batch), drafter.config().target_layer_ids, drafter.dtype());
   };
+  return evaluate_held_out(
+      make_batch, drafter, tiny_target().lm_head(), held_out, testing::make_loss(10, 0.15, 0.1),
+      plan);
+}
+
+TEST(Evaluation, ComputesAttentionAsTheRunDoes) {
+  const TempFolder folder;
+  const auto dataset = testing::write_ten_sequences(folder);
+  const model::ForwardPlan plan{ops::AttentionMethod::kDense};
+  RunOptions options{.out = (folder / "run").string(), .lr = 0, .held_out = 0.3, .eval_every = 2};
+  const auto trainer = make_trainer(tiny_target(), dataset, options);
+  trainer->use_plan(plan);
+  trainer->run();
+  auto settings = testing::tiny_data_settings();
+  settings.held_out = 0.3;
+  const double dense = evaluate_tiny(dataset, settings, plan).loss();
+  // They round differently; a learning rate of 0 leaves the weights as they are.
+  const double block = evaluate_tiny(dataset, settings).loss();
+  EXPECT_NE(dense, block);
+  EXPECT_NEAR(dense, block, 1e-5);
+  for (const auto& line : testing::read_metrics(folder / "run")) {
+    if (!line.contains("eval_loss")) continue;
+    EXPECT_EQ(line.at("eval_loss"), dense);
+  }
+}
+
+TEST(Evaluation, GivesTheSameFiguresEveryTime) {
+  const TempFolder folder;
+  const auto dataset = testing::write_ten_sequences(folder);
+  data::DataSettings settings;
+  settings.held_out = 0.3;
+  const auto evaluate = [&] { return evaluate_tiny(dataset, settings); };
   const auto first = evaluate();
   const auto second = evaluate();
   EXPECT_GT(first.blocks, 0);
