@@ -62,15 +62,36 @@ void print_set(const std::string& name, const eval::SetReport& set) {
       set.plain_tokens_per_s(), set.speculative_tokens_per_s(), set.speedup());
 }
 
-void print_histogram(const eval::AcceptanceReport& report) {
-  const int64_t most =
-      std::max<int64_t>(1, *std::max_element(report.histogram.begin(), report.histogram.end()));
+std::string show_set(const std::string& name) { return name.empty() ? "(none)" : name; }
+
+/// Of all prompts, then of each set if there are several.
+void print_slots(const eval::EvalReport& report) {
+  const auto join = [](const eval::SetReport& set) {
+    std::vector<std::string> slots;
+    for (const double share : set.acceptance.by_slot)
+      slots.push_back(fmt::format("{:.3f}", share));
+    return fmt::format("{}", fmt::join(slots, " "));
+  };
+  print_result("accepted up to slot 1, 2, ...: {}", join(report.total));
+  for (const auto& [name, set] : report.by_set)
+    print_result("{:<12} {}", show_set(name), join(set));
+}
+
+/// Likewise: rounds by their tokens.
+void print_histogram(const eval::EvalReport& report) {
+  const auto& histogram = report.total.acceptance.histogram;
+  const int64_t most = std::max<int64_t>(1, *std::max_element(histogram.begin(), histogram.end()));
   print_result("tokens per round");
-  for (size_t length = 1; length < report.histogram.size(); ++length) {
-    const int64_t count = report.histogram[length];
+  for (size_t length = 1; length < histogram.size(); ++length) {
+    const int64_t count = histogram[length];
     print_result(
         "{:>4} {:>7} {}", length, count,
         std::string(static_cast<size_t>(kBarWidth * count / most), '#'));
+  }
+  if (!report.by_set.empty()) print_result("rounds of 1, 2, ... tokens");
+  for (const auto& [name, set] : report.by_set) {
+    const auto& counts = set.acceptance.histogram;
+    print_result("{:<12} {}", show_set(name), fmt::join(counts.begin() + 1, counts.end(), " "));
   }
 }
 
@@ -106,13 +127,10 @@ void print_method(const MeasuredMethod& method) {
       "rounds", "tokens", "acceptance", "95 %", "per response", "plain tk/s", "spec. tk/s",
       "ratio");
   for (const auto& [name, set] : report.by_set)
-    print_set(name.empty() ? "(none)" : name, set);
+    print_set(show_set(name), set);
   print_set("all", report.total);
-  std::vector<std::string> slots;
-  for (const double share : report.total.acceptance.by_slot)
-    slots.push_back(fmt::format("{:.3f}", share));
-  print_result("accepted up to slot 1, 2, ...: {}", fmt::join(slots, " "));
-  print_histogram(report.total.acceptance);
+  print_slots(report);
+  print_histogram(report);
   print_times(report.total.times);
   print_differences(report);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "draftsmith/app/run_config.h"
@@ -81,6 +82,26 @@ TEST_F(Eval, ReportsATreeBySets) {
     EXPECT_EQ(tree.at("sets").at(set).at("responses"), 2);
     EXPECT_EQ(tree.at("sets").at(set).at("histogram").size(), 5U);
     EXPECT_GT(tree.at("sets").at(set).at("speculative_tokens_per_s").get<double>(), 0);
+  }
+}
+
+TEST_F(Eval, PrintsSlotsAndRoundsOfEachSet) {
+  const auto json = run_json(arguments());
+  const auto text = run(arguments());
+  for (const std::string name : {"even", "odd"}) {
+    const auto& set = json.at("sets").at(name);
+    const auto join = [&](const auto& list) {
+      return fmt::format("\n{:<12} {}\n", name, fmt::join(list, " "));
+    };
+    std::vector<std::string> slots;
+    for (const double share : set.at("by_slot"))
+      slots.push_back(fmt::format("{:.3f}", share));
+    EXPECT_NE(text.find(join(slots)), std::string::npos) << text;
+    const auto histogram = set.at("histogram").get<std::vector<int64_t>>();
+    EXPECT_NE(
+        text.find(join(std::vector<int64_t>(histogram.begin() + 1, histogram.end()))),
+        std::string::npos)
+        << text;
   }
 }
 

@@ -74,6 +74,9 @@ def check_phone(page, folder):
 
 def check_evaluations(program, folder, shots):
     """What eval --json prints is drawn, alone and beside a run."""
+    prompts = folder / "sets.jsonl"
+    prompts.write_text("".join(
+        f'{{"input_ids": [{i}, {i + 1}], "set": "{("even", "odd")[i % 2]}"}}\n' for i in range(20)))
     files = []
     for name, options in (("sweep", ["--eval.sweep=budget"]),
                           ("pair", [f"--eval.compare={folder / 'slow'}", "--eval.method=tree"])):
@@ -81,7 +84,7 @@ def check_evaluations(program, folder, shots):
         files[-1].write_text(run_program(
             program, "eval", f"--target.path={TARGET}", "--target.dtype=float32",
             "--drafter.dtype=float32", f"--drafter.init={folder / 'fast'}", "--eval.ignore_stop=true",
-            f"--eval.prompts={folder / 'prompts.jsonl'}", "--eval.max_new_tokens=12", "--json",
+            f"--eval.prompts={prompts}", "--eval.max_new_tokens=12", "--json",
             *options))
     alone = folder / "alone.html"
     run_program(program, "report", *files, "--out", alone)
@@ -89,6 +92,8 @@ def check_evaluations(program, folder, shots):
                                "Tokens a second": 1, "Acceptance length": 1})
     assert "Evaluation report" in dom and dom.count('class="bar"') == 3, dom
     assert "paired" in dom and "tree of 64" in dom and "the fastest was" in dom, dom
+    sets = re.search(r'<table id="decoding-sets">.*?</table>', dom, re.S)[0]
+    assert sets.count("<tr>") == 1 + 3 * 2 and ">odd<" in sets, sets
     both = folder / "both.html"
     run_program(program, "report", folder / "slow", *files, "--out", both)
     check_curves(both, {"Loss": 1, "Tokens a round": 3})
