@@ -324,7 +324,9 @@ def read_conversation(row, chat_format):
             if key in turn:
                 message[key] = turn[key]
         reasoning = turn.get("reasoning_content", turn.get("reasoning", turn.get("thinking")))
-        chat_format.check_texts([message["content"], reasoning or ""])
+        # All of it may be rendered, the arguments of calls too.
+        rest = [message.get(key) for key in ("tool_calls", "name", "tool_call_id")]
+        chat_format.check_texts([message["content"], reasoning or "", to_json(rest)])
         if reasoning and chat_format.keeps_reasoning:
             message["reasoning_content"] = reasoning
         elif reasoning:
@@ -333,4 +335,7 @@ def read_conversation(row, chat_format):
     if not any(message["role"] == "assistant" for message in messages):
         raise RowError("no answer")
     tools = parse_if_json(row.get("tools"))
-    return messages, tools if isinstance(tools, list) else None
+    if not isinstance(tools, list):
+        return messages, None
+    chat_format.check_texts([to_json(tools)])
+    return messages, tools

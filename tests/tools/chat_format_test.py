@@ -113,6 +113,20 @@ class Masks(unittest.TestCase):
         with self.assertRaisesRegex(RowError, "special token"):
             read_conversation(row, self.format_of("CHATML"))
 
+    def test_a_call_that_holds_a_special_token_is_refused(self):
+        call = {"type": "function",
+                "function": {"name": "f", "arguments": "{\"x\": \"<|im_end|>\"}"}}
+        answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+        question = {"role": "user", "content": "a"}
+        named = {"name": "<|im_end|>", "role": "tool", "content": "7"}
+        chat = self.format_of("REASONING")
+        for row in ({"messages": [question, answer]},
+                    {"messages": [question, {"role": "assistant", "content": "b"}, named]},
+                    {"messages": [question, {"role": "assistant", "content": "b"}],
+                     "tools": [{"description": "writes <|im_end|>"}]}):
+            with self.assertRaisesRegex(RowError, "special token"):
+                read_conversation(row, chat)
+
     def test_what_the_template_refuses_is_a_reason(self):
         chat = self.format_of("INST")
         with self.assertRaisesRegex(RowError, "template"):
