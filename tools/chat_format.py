@@ -238,9 +238,21 @@ class ChatFormat:
             if any(special in text for special in self.special_texts):
                 raise RowError("a message holds a special token")
 
-    def encode(self, messages, tools=None, max_length=0):
-        """Ids and mask of a conversation, cut to max_length tokens (0 = not cut)."""
+    def _without_ending(self, text, span):
+        """The span up to the special token that the template wrote at its end, if it did."""
+        begin, end = span
+        written = text[begin:end].rstrip()
+        for special in self.special_texts:
+            if written.endswith(special):
+                return begin, begin + len(written) - len(special)
+        return span
+
+    def encode(self, messages, tools=None, max_length=0, is_cut=False):
+        """Ids and mask of a conversation, cut to max_length tokens (0 = not cut). The last answer
+        of one that `is_cut` was cut short already: the end that it has here is the template's."""
         text, spans = self.render(messages, tools)
+        if is_cut and spans:
+            spans[-1] = self._without_ending(text, spans[-1])
         # The template has written every special token, bos too where the model wants one.
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         mask = []

@@ -8,9 +8,10 @@ Usage:
 Every line of the input is one chat: {"messages": [{"role": "user", "content": ...}, ...]}, or
 ShareGPT's {"conversations": [{"from": "human", "value": ...}, ...]}; with `tools`, `tool_calls`
 and `reasoning_content` where there are any. The model's own chat template renders it. The mask
-covers exactly the tokens that the assistant writes, the one that ends its turn included. A line
-with `input_ids` and `loss_mask`, as tools/regenerate writes where the server gives ids, is taken
-as it is.
+covers exactly the tokens that the assistant writes, the one that ends its turn included (but for
+a last answer that "is_cut": true says was cut short, as tools/regenerate does: its writer did not
+end it). A line with `input_ids` and `loss_mask`, as tools/regenerate writes where the server gives
+ids, is taken as it is.
 
 A chat longer than --max-length is cut; what was cut is not supervised. Rows that cannot be used
 are counted by reason: rows read = kept + dropped. Parts are written as they are done, so an
@@ -55,7 +56,8 @@ def encode_line(line, max_length):
         ids, mask = ids[:limit], mask[:limit]
     else:
         messages, tools = read_conversation(row, chat_format)
-        ids, mask, was_cut = chat_format.encode(messages, tools, max_length)
+        is_cut = row.get("is_cut") is True
+        ids, mask, was_cut = chat_format.encode(messages, tools, max_length, is_cut)
     # A draft block needs two supervised tokens in a row.
     if not any(left and right for left, right in zip(mask, mask[1:])):
         raise RowError("nothing to train after the cut" if was_cut else "nothing to train")

@@ -11,8 +11,9 @@ is asked, many chats at once.
 
 The output has one line a chat: {"index": line of the input, "messages": [...], ...}, and for
 chats of one answer also the token ids, where the server gives them (vLLM: return_token_ids):
-"input_ids" and "loss_mask". tools/prepare_data reads both kinds. Lines come in the order in which
-chats are done.
+"input_ids" and "loss_mask". A chat whose last answer was cut at --max-tokens says "is_cut": true,
+so that no end is learned there. tools/prepare_data reads all of this. Lines come in the order in
+which chats are done.
 
 An interrupted run goes on: lines that are there are not asked again. A request that fails is
 tried again with growing pauses; chats that fail to the end are listed with the reason in
@@ -123,7 +124,7 @@ def rewrite(row, server):
     if not isinstance(turns, list):
         raise Refused("no messages")
     tools = parse_if_json(row.get("tools"))
-    messages, answers, ids = [], 0, None
+    messages, answers, ids, is_cut = [], 0, None, False
     for turn in turns:
         role = ROLES.get(turn.get("role", turn.get("from"))) if isinstance(turn, dict) else None
         if role is None:
@@ -142,11 +143,14 @@ def rewrite(row, server):
         messages.append(message)
         answers += 1
         ids = token_ids(answer, choice)
-        if said.get("tool_calls") or choice.get("finish_reason") == "length":
+        is_cut = choice.get("finish_reason") == "length"
+        if said.get("tool_calls") or is_cut:
             break  # what follows in the chat answers another call, or a whole answer
     if answers == 0:
         raise Refused("no answer to write")
     result = {"messages": messages}
+    if is_cut:
+        result["is_cut"] = True
     if tools:
         result["tools"] = tools
     if ids and answers == 1:

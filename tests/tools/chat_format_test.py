@@ -97,6 +97,17 @@ class Masks(unittest.TestCase):
         self.assertTrue(was_cut)
         self.assertEqual((ids, short_mask), (whole[:30], mask[:30]))
 
+    def test_an_answer_that_its_writer_did_not_end_has_no_end_to_learn(self):
+        for name in ("CHATML", "MARKED", "HEADERS", "INST", "TURNS", "REASONING"):
+            with self.subTest(name):
+                chat = self.format_of(name)
+                ids, mask, was_cut = chat.encode(CHAT, is_cut=True)
+                whole, whole_mask, _ = chat.encode(CHAT)
+                self.assertEqual((ids, was_cut), (whole, False))
+                differs = [i for i in range(len(ids)) if mask[i] != whole_mask[i]]
+                self.assertEqual(differs, [max(i for i, bit in enumerate(whole_mask) if bit)])
+                self.assertEqual(chat.tokenizer.id_to_token(ids[differs[0]]), chat_models.EOS[name])
+
     def test_the_ids_are_those_of_the_rendered_text(self):
         for name in chat_models.EOS:
             with self.subTest(name):

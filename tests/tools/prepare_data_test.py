@@ -82,6 +82,16 @@ class PrepareData(unittest.TestCase):
             "nothing to train": 1})
         self.assertEqual(self.read_rows()[1], {"input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]})
 
+    def test_does_not_teach_the_end_of_an_answer_that_was_cut(self):
+        result = self.run_tool(
+            [chat("a", "bcd"), chat("a", "bcd") | {"is_cut": True}], "--out", str(self.out))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        whole, cut = self.read_rows()
+        self.assertEqual(cut["input_ids"], whole["input_ids"])
+        self.assertEqual((sum(whole["loss_mask"]), sum(cut["loss_mask"])), (4, 3))
+        shown = self.run_tool([chat("a", "bcd") | {"is_cut": True}], "--show", "1")
+        self.assertIn("assistant\n[[bcd]]<|im_end|>\n", shown.stdout)
+
     def test_goes_on_where_it_stopped(self):
         lines = [chat(f"question {i}", f"answer {i}") for i in range(2100)]
         first = self.run_tool(lines, "--out", str(self.out))

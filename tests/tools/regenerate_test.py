@@ -43,7 +43,7 @@ class Answering(BaseHTTPRequestHandler):
             status, body = server.trouble(question, tries)
             if status:
                 return self.reply(status, body)
-            choice = {"finish_reason": "stop",
+            choice = {"finish_reason": "length" if question.startswith("long") else "stop",
                       "message": {"role": "assistant", "content": f"echo {question}"}}
             answer = {"choices": [choice]}
             if server.gives_ids:
@@ -112,6 +112,14 @@ class Regenerate(unittest.TestCase):
         self.assertEqual(answers[0]["input_ids"], [1, 2, 3, 7, 8])
         self.assertEqual(answers[0]["loss_mask"], [0, 0, 0, 1, 1])
         self.assertNotIn("input_ids", answers[1])  # ids of a later turn do not cover the first
+
+    def test_says_which_answers_were_cut_and_asks_no_further(self):
+        self.run_tool([self.chat("a", "old"), self.chat("long", "old", "c", "old"),
+                       self.chat("b", "old", "long too", "old")])
+        answers = self.read()
+        self.assertNotIn("is_cut", answers[0])
+        self.assertEqual(answers[1]["messages"], self.chat("long", "echo long")["messages"])
+        self.assertTrue(answers[1]["is_cut"] and answers[2]["is_cut"])
 
     def test_asks_many_at_once(self):
         self.server.delay = 0.05
