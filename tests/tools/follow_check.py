@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from wandb.proto import wandb_internal_pb2
@@ -28,13 +29,39 @@ def write_lines(run, steps):
     (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 99, "lo')
 
 
-def follow(tool, run):
+def start_follower(tool, run, *more):
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true",
                    "WANDB_DIR": str(run)}
-    result = subprocess.run([sys.executable, tool, str(run), "--once"], env=environment,
-                            capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    return subprocess.Popen([sys.executable, tool, str(run), *more], env=environment,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_follower(process):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out
+
+
+def follow(tool, run):
+    return wait_for_follower(start_follower(tool, run, "--once"))
+
+
+def check_end(tool, run):
+    """The export of before a resume is no end: the follower waits for the new one."""
+    (run / "export").mkdir()
+    time.sleep(0.05)  # more than a tick of the clock of files
+    (run / "settings.toml").touch()
+    write_lines(run, [2, 4, 6, 8, 10, 12])
+    process = start_follower(tool, run)
+    deadline = time.monotonic() + 120
+    while json.loads((run / ".wandb_follow.json").read_text())["step"] < 12:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    time.sleep(3)
+    assert process.poll() is None, "it ended with the run still going on"
+    write_lines(run, [2, 4, 6, 8, 10, 12, 14])
+    (run / "export").touch()
+    assert "2 lines sent, up to step 14" in wait_for_follower(process)
 
 
 def read_records(path):
@@ -87,6 +114,7 @@ def main(tool):
         for step, figures in rows:
             assert figures["loss"] == 10 / step, figures
             assert figures["accuracy_by_slot/2"] == step / 200, figures
+        check_end(tool, run)
         missing = subprocess.run([sys.executable, tool, str(run / "none"), "--once"],
                                  capture_output=True, text=True)
         assert missing.returncode == 3 and "settings" in missing.stderr, missing.stderr
