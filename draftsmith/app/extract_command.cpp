@@ -10,6 +10,7 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/progress.h"
+#include "draftsmith/data/dataset_fingerprint.h"
 #include "draftsmith/data/dataset_writer.h"
 #include "draftsmith/formats/model_fingerprint.h"
 #include "draftsmith/pipeline/extract.h"
@@ -38,6 +39,17 @@ std::vector<int64_t> choose_layers(const RunConfig& config, const formats::Targe
   return layers;
 }
 
+/// The one dataset of `data.path`. Errors: ConfigError for a mixture.
+data::TokenDataset open_dataset(const data::DataSettings& settings) {
+  const auto datasets = data::list_datasets(settings);
+  if (datasets.size() == 1) return data::TokenDataset::open(datasets[0].path, settings.split);
+  throw ConfigError(
+      {.what = "data.path",
+       .expected = "one dataset for extract",
+       .got = fmt::format("{}", datasets.size()),
+       .hint = "extracting each into a folder of its own"});
+}
+
 /// Goes on with a stopped extract of the same kind; anything else of this name is refused.
 bool is_resumed(const fs::path& out, const data::FeatureHeader& header) {
   if (!fs::exists(out)) return false;
@@ -61,6 +73,10 @@ bool is_resumed(const fs::path& out, const data::FeatureHeader& header) {
         fmt::format(
             "{} of layers [{}] of {} target", found.format, fmt::join(found.layers, ", "),
             found.target == header.target ? "this" : "another"));
+  if (found.dataset != header.dataset)
+    refuse("one of this dataset, " + header.dataset, found.dataset);
+  // Shards hold whole batches; of other ones some would be there in part, and be written again.
+  if (found.batches != header.batches) refuse(header.batches, found.batches);
   return true;
 }
 
@@ -95,19 +111,16 @@ void run_extract(RunConfig config) {
   require(config.extract.out, "extract.out", "a folder to write");
   const fs::path out = config.extract.out;
   const auto target_config = formats::read_target_config(config.target.path);
-  const data::FeatureHeader header{
-      config.extract.format, choose_layers(config, target_config), target_config.hidden_size,
-      formats::fingerprint_model(config.target.path), 0};
-  const bool resumes = is_resumed(out, header);
   config.data = pipeline::fit_positions(config.data, target_config);
+  const data::FeatureHeader header{
+      .format = config.extract.format,
+      .layers = choose_layers(config, target_config),
+      .hidden_size = target_config.hidden_size,
+      .target = formats::fingerprint_model(config.target.path),
+      .dataset = data::fingerprint_dataset(open_dataset(config.data)),
+      .batches = data::describe_batching(config.data)};
+  const bool resumes = is_resumed(out, header);
   auto source = data::BatchSource::open(config.data, target_config.vocab_size, out);
-  if (source.source_names().size() != 1) {
-    throw ConfigError(
-        {.what = "data.path",
-         .expected = "one dataset for extract",
-         .got = fmt::format("{}", source.source_names().size()),
-         .hint = "extracting each into a folder of its own"});
-  }
   for (const auto& line : source.describe())
     log_line(line);
   const auto& dataset = source.dataset(0);

@@ -96,17 +96,26 @@ FeatureHeader read_feature_header(const std::filesystem::path& folder) {
   header.hidden_size = json.integer("hidden_size", 1, int64_t{1} << 20);
   header.target = json.text("target");
   header.num_shards = json.integer("num_shards", 0, int64_t{1} << 20);
+  header.dataset = json.text_or("dataset", "");  // older folders do not say
+  header.batches = json.text_or("batches", "");
   return header;
 }
 
 void write_feature_header(const std::filesystem::path& folder, const FeatureHeader& header) {
-  const formats::Json json = {
-      {"format", header.format},
-      {"layers", header.layers},
-      {"hidden_size", header.hidden_size},
-      {"target", header.target},
-      {"num_shards", header.num_shards}};
+  const formats::Json json = {{"format", header.format},           {"layers", header.layers},
+                              {"hidden_size", header.hidden_size}, {"target", header.target},
+                              {"num_shards", header.num_shards},   {"dataset", header.dataset},
+                              {"batches", header.batches}};
   write_file_atomically(folder / kHeaderName, json.dump(2) + "\n");
+}
+
+std::string describe_batching(const DataSettings& settings) {
+  return fmt::format(
+      "split '{}', {}, {} above {} tokens, {} tokens and {} sequences a batch, {} buckets, seed "
+      "{}, held out {}",
+      settings.split, settings.batching, settings.overlong, settings.max_length,
+      settings.tokens_per_batch, settings.max_sequences_per_batch, settings.num_buckets,
+      settings.seed, settings.held_out);
 }
 
 std::filesystem::path feature_shard(const std::filesystem::path& folder, int64_t number) {

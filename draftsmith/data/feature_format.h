@@ -8,6 +8,8 @@
 
 #include <torch/types.h>
 
+#include "draftsmith/data/settings.h"
+
 namespace draftsmith::data {
 
 /// What a folder of stored target states was made from and how. The folder holds a copy of the
@@ -21,6 +23,8 @@ struct FeatureHeader {
   int64_t hidden_size = 0;      // D
   std::string target;           // fingerprint of the target's folder
   int64_t num_shards = 0;       // 0 until all sequences are there
+  std::string dataset = {};     // fingerprint of the dataset
+  std::string batches = {};     // describe_batching of the settings that made the batches
 
   int64_t num_parts() const { return static_cast<int64_t>(layers.size()) + 1; }
   int64_t bytes_per_token() const;
@@ -48,6 +52,10 @@ std::string checksum_states(const StoredStates& stored);
 bool is_feature_folder(const std::filesystem::path& folder);
 FeatureHeader read_feature_header(const std::filesystem::path& folder);
 void write_feature_header(const std::filesystem::path& folder, const FeatureHeader& header);
+
+/// The settings that decide which pieces of sequences stand together in a batch, as text. Shards
+/// hold whole batches, so an extract goes on only with those that it began with.
+std::string describe_batching(const DataSettings& settings);
 
 std::filesystem::path feature_shard(const std::filesystem::path& folder, int64_t number);
 

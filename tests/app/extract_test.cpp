@@ -39,6 +39,32 @@ struct Extract : ::testing::TestWithParam<const char*> {
   std::string weights_of(const fs::path& run) const {
     return read_file(run / "checkpoints/step-3/model.safetensors");
   }
+  /// A folder as of `extract_arguments` killed after the first batch, in shards of one batch.
+  fs::path write_stopped(data::FeatureHeader header) const {
+    const fs::path stopped = folder / "stopped";
+    model::TargetSettings settings;
+    settings.path = target.string();
+    const auto loaded = model::Target::load(settings);
+    data::DataSettings data_settings;
+    data_settings.path = dataset.string();
+    data_settings.max_sequences_per_batch = 2;
+    auto source =
+        data::BatchSource::open(data_settings, loaded.config().vocab_size, folder.path());
+    fs::copy(dataset, stopped, fs::copy_options::recursive);
+    header.num_shards = 0;
+    data::write_feature_header(stopped, header);
+    const data::FeatureStore none(stopped, /*is_partial=*/true);
+    data::FeatureWriter writer(stopped, header, 0, /*shard_bytes=*/1);
+    struct Stop {};
+    EXPECT_THROW(
+        pipeline::extract_features(
+            loaded, source, header.layers, none, writer,
+            [](const auto&, const auto&) { throw Stop(); }),
+        Stop);
+    writer.finish();
+    data::write_feature_header(stopped, header);  // as if it had been killed before its end
+    return stopped;
+  }
 };
 
 TEST_P(Extract, TrainsToTheBitsOfTheTargetInTheLoop) {
@@ -54,32 +80,7 @@ TEST_P(Extract, TrainsToTheBitsOfTheTargetInTheLoop) {
 TEST_P(Extract, GoesOnWhereItStopped) {
   expect_done(extract_arguments());
   const data::FeatureStore whole(features);
-  const fs::path stopped = folder / "stopped";
-  {
-    // The same until after the first batch, in shards of one batch.
-    model::TargetSettings settings;
-    settings.path = target.string();
-    const auto loaded = model::Target::load(settings);
-    data::DataSettings data_settings;
-    data_settings.path = dataset.string();
-    data_settings.max_sequences_per_batch = 2;
-    auto source =
-        data::BatchSource::open(data_settings, loaded.config().vocab_size, folder.path());
-    fs::copy(dataset, stopped, fs::copy_options::recursive);
-    auto header = whole.header();
-    header.num_shards = 0;
-    data::write_feature_header(stopped, header);
-    const data::FeatureStore none(stopped, /*is_partial=*/true);
-    data::FeatureWriter writer(stopped, header, 0, /*shard_bytes=*/1);
-    struct Stop {};
-    EXPECT_THROW(
-        pipeline::extract_features(
-            loaded, source, header.layers, none, writer,
-            [](const auto&, const auto&) { throw Stop(); }),
-        Stop);
-    writer.finish();
-    data::write_feature_header(stopped, header);  // as if it had been killed before its end
-  }
+  const fs::path stopped = write_stopped(whole.header());
   int64_t kept = 0;
   for (int64_t i = 0; i < 6; ++i)
     kept += data::FeatureStore(stopped, /*is_partial=*/true).has(i) ? 1 : 0;
@@ -98,6 +99,26 @@ TEST_P(Extract, GoesOnWhereItStopped) {
     batch.parts = {{0, 0, 12 + i, i, 0}};
     EXPECT_TRUE(store.read(batch).features.equal(whole.read(batch).features)) << i;
   }
+}
+
+// Another dataset has sequences of the same numbers, and other batches would be there in part.
+TEST_P(Extract, GoesOnOnlyWithTheDatasetAndTheBatchesThatItBeganWith) {
+  expect_done(extract_arguments());
+  const fs::path stopped = write_stopped(data::read_feature_header(features));
+  const auto refuse = [&](const Arguments& more, const std::vector<std::string>& parts) {
+    testing::expect_refused(
+        folder, extract_arguments() + Arguments{"--extract.out=" + stopped.string()} + more, 2,
+        parts);
+  };
+  std::vector<data::TokenSequence> others;
+  for (uint64_t i = 0; i < 6; ++i)
+    others.push_back(testing::make_sequence(12 + static_cast<int64_t>(i), 4, 100 + i));
+  const auto other = testing::write_dataset_folder(folder, "other", others);
+  refuse({"--data.path=" + other.string()}, {"extract.out", "this dataset", "6 sequences"});
+  refuse({"--data.max_sequences_per_batch=3"}, {"and 3 sequences", "and 2 sequences"});
+  refuse({"--data.seed=5"}, {"seed 5", "seed 0"});
+  refuse({"--data.tokens_per_batch=34"}, {"34 tokens", "49152 tokens"});
+  expect_done(extract_arguments() + Arguments{"--extract.out=" + stopped.string()});
 }
 
 TEST_P(Extract, StaysCloseInNarrowFormats) {
