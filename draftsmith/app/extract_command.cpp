@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "draftsmith/app/command_line.h"
 #include "draftsmith/base/atomic_file.h"
@@ -103,6 +104,17 @@ void copy_dataset(const data::TokenDataset& dataset, const fs::path& out) {
   writer.finish();
 }
 
+/// Tokens of the sequences that `done` has no features of.
+int64_t count_tokens_left(
+    const data::TokenDataset& dataset,
+    int64_t max_length,
+    const std::optional<data::FeatureStore>& done) {
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < dataset.num_sequences(); ++i)
+    if (!done || !done->has(i)) tokens += std::min(dataset.length(i), max_length);
+  return tokens;
+}
+
 }  // namespace
 
 void run_extract(RunConfig config) {
@@ -124,19 +136,20 @@ void run_extract(RunConfig config) {
   for (const auto& line : source.describe())
     log_line(line);
   const auto& dataset = source.dataset(0);
-  int64_t tokens = 0;
-  for (int64_t i = 0; i < dataset.num_sequences(); ++i)
-    tokens += std::min(dataset.length(i), config.data.max_length);
+  std::optional<data::FeatureStore> done;
+  if (resumes) done.emplace(out, /*is_partial=*/true);
+  const int64_t tokens = count_tokens_left(dataset, config.data.max_length, std::nullopt);
+  const int64_t left = count_tokens_left(dataset, config.data.max_length, done);
   make_writable_folder(fs::absolute(out).parent_path(), "extract.out");
-  check_disk(out, tokens * header.bytes_per_token());
+  check_disk(out, left * header.bytes_per_token());
   const auto target = model::Target::load(config.target);
 
   if (!resumes) {
     copy_dataset(dataset, out);
     data::write_feature_header(out, header);
+    done.emplace(out, /*is_partial=*/true);
   }
-  const data::FeatureStore done(out, /*is_partial=*/true);
-  data::FeatureWriter writer(out, header, done.num_shards());
+  data::FeatureWriter writer(out, header, done->num_shards());
   Progress progress("extracting", tokens, "tokens");
   pipeline::ExtractCounts written;
   pipeline::ExtractCounts kept;
@@ -147,9 +160,9 @@ void run_extract(RunConfig config) {
     kept.tokens += there.tokens;
     progress.update(written.tokens + kept.tokens);
   };
-  pipeline::extract_features(target, source, header.layers, done, writer, follow);
+  pipeline::extract_features(target, source, header.layers, *done, writer, follow);
   if (auto held_out = source.held_out())
-    pipeline::extract_features(target, *held_out, header.layers, done, writer, follow);
+    pipeline::extract_features(target, *held_out, header.layers, *done, writer, follow);
   writer.finish();
   progress.finish();
   print_result(

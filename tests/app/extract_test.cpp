@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "draftsmith/pipeline/extract.h"
+
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "draftsmith/base/atomic_file.h"
+#include "draftsmith/data/dataset_fingerprint.h"
 #include "draftsmith/formats/model_fingerprint.h"
-#include "draftsmith/pipeline/extract.h"
+#include "draftsmith/formats/safetensors.h"
 
 #include "tests/app/program.h"
 
@@ -160,6 +164,53 @@ TEST_P(Extract, RefusesWhatDoesNotBelongTogether) {
   const auto shard = data::feature_shard(features, 0);
   fs::resize_file(shard, fs::file_size(shard) - 3);
   refuse(train_arguments(features, out), 3, {"features-00000.safetensors"});
+}
+
+// A target of so wide and many layers that no disk holds its states.
+TEST(ExtractRoom, IsAskedForWhatIsNotThereYet) {
+  const TempFolder folder;
+  const fs::path target = folder / "target";
+  fs::create_directories(target);
+  const fs::path tiny = testing::fixture("targets/qwen3-tiny");
+  fs::copy_file(tiny / "model.safetensors", target / "model.safetensors");
+  auto config = formats::read_json_file(tiny / "config.json");
+  config["hidden_size"] = 1 << 20;
+  config["num_hidden_layers"] = 1024;
+  config.erase("layer_types");
+  folder.write("target/config.json", config.dump());
+  data::FeatureHeader header;
+  for (int64_t i = 0; i < 1023; ++i)
+    header.layers.push_back(i);
+  std::vector<data::TokenSequence> sequences;
+  for (uint64_t i = 0; i < 20; ++i)
+    sequences.push_back(testing::make_sequence(4096, 4, i));
+  const auto dataset = testing::write_dataset_folder(folder, "dataset", sequences);
+  const fs::path features = folder / "features";
+  const Arguments arguments = {
+      "extract", "--target.path=" + target.string(), "--data.path=" + dataset.string(),
+      fmt::format("--extract.layers={}", fmt::join(header.layers, ",")),
+      "--extract.out=" + features.string()};
+  testing::expect_refused(
+      folder, arguments, 5, {"extract.out", "163840.00 GiB on the disk", "--extract.format=int8"});
+
+  // Of a stopped extract that has them all: records without rows take no room here.
+  header.hidden_size = 1 << 20;
+  header.target = formats::fingerprint_model(target);
+  header.dataset = data::fingerprint_dataset(data::TokenDataset::open(dataset, ""));
+  data::DataSettings settings;
+  settings.max_length = 4096;  // the target's positions
+  header.batches = data::describe_batching(settings);
+  fs::copy(dataset, features, fs::copy_options::recursive);
+  data::write_feature_header(features, header);
+  formats::NamedTensors records;
+  for (size_t i = 0; i < sequences.size(); ++i)
+    records.emplace_back(
+        fmt::format("{}.states", i),
+        torch::empty({0, header.num_parts() * header.hidden_size}, torch::kBFloat16));
+  formats::write_safetensors(data::feature_shard(features, 0), records);
+  const auto result = run_program(arguments);
+  EXPECT_EQ(result.exit_code, 3) << result.err;  // no such weights: it went on to load them
+  EXPECT_NE(result.err.find("at most 0.00 GiB to write"), std::string::npos) << result.err;
 }
 
 INSTANTIATE_TEST_SUITE_P(
