@@ -96,11 +96,16 @@ void check_disk(const fs::path& out, int64_t bytes) {
        .hint = "--extract.format=int8, fewer sequences or another disk"});
 }
 
-/// Features stand beside a copy of their dataset, with the same numbers of sequences.
-void copy_dataset(const data::TokenDataset& dataset, const fs::path& out) {
+/// Features stand beside a copy of their dataset, with the same numbers of sequences. The folder
+/// appears with the header, so that one without was never of an extract.
+void begin_folder(
+    const data::TokenDataset& dataset,
+    const data::FeatureHeader& header,
+    const fs::path& out) {
   data::DatasetWriter writer(out);
   for (int64_t i = 0; i < dataset.num_sequences(); ++i)
     writer.add(dataset.sequence(i));
+  data::write_feature_header(writer.staging(), header);
   writer.finish();
 }
 
@@ -145,8 +150,7 @@ void run_extract(RunConfig config) {
   const auto target = model::Target::load(config.target);
 
   if (!resumes) {
-    copy_dataset(dataset, out);
-    data::write_feature_header(out, header);
+    begin_folder(dataset, header, out);
     done.emplace(out, /*is_partial=*/true);
   }
   data::FeatureWriter writer(out, header, done->num_shards());

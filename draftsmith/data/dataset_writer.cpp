@@ -92,6 +92,8 @@ DatasetWriter::DatasetWriter(const std::filesystem::path& folder, int64_t tokens
 
 DatasetWriter::~DatasetWriter() = default;
 
+const std::filesystem::path& DatasetWriter::staging() const { return state_->staged.path(); }
+
 void DatasetWriter::add(const TokenSequence& sequence) {
   State& state = *state_;
   const auto length = static_cast<int64_t>(sequence.ids.size());

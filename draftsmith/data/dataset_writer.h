@@ -23,6 +23,9 @@ class DatasetWriter {
   DatasetWriter& operator=(const DatasetWriter&) = delete;
   ~DatasetWriter();
 
+  /// Where other files are written that appear together with the folder.
+  const std::filesystem::path& staging() const;
+
   void add(const TokenSequence& sequence);
   void finish();
 

@@ -33,6 +33,7 @@ struct DatasetWriter::State {};
 
 DatasetWriter::DatasetWriter(const std::filesystem::path&, int64_t) { fail(); }
 DatasetWriter::~DatasetWriter() = default;
+const std::filesystem::path& DatasetWriter::staging() const { fail(); }
 void DatasetWriter::add(const TokenSequence&) { fail(); }
 void DatasetWriter::finish() { fail(); }
 void write_dataset(const std::filesystem::path&, const std::vector<TokenSequence>&) { fail(); }

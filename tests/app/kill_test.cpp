@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "draftsmith/data/feature_format.h"
 #include "draftsmith/train/checkpoint_list.h"
 
 #include "tests/app/tiny_program_run.h"
@@ -104,6 +105,40 @@ struct Kill : testing::ProgramRuns {
 };
 
 TEST_F(Kill, TwentyTimesLeavesTheWeightsOfTheUnbrokenRun) { kill_times(20, 1); }
+
+// The folder is there with all that it takes to go on, from its first moment.
+struct KillExtract : testing::ProgramRuns {};
+TEST_F(KillExtract, LeavesNothingOrAFolderThatGoesOn) {
+  const auto extract = [&](const std::string& name) {
+    return Arguments{
+        "extract", "--target.path=" + target.string(), "--data.path=" + dataset.string(),
+        "--drafter.target_layer_ids=0,2", "--extract.out=" + (folder / name).string()};
+  };
+  const auto features = [&](const std::string& name) {
+    return read_file(data::feature_shard(folder / name, 0));
+  };
+  const auto start = Clock::now();
+  expect_done(extract("whole"));
+  const double end = Seconds(Clock::now() - start).count();
+  for (int i = 0; i < 12; ++i) {
+    const std::string name = fmt::format("killed-{}", i);
+    RunningProgram program(extract(name));
+    if (i < 8) {  // as soon as the folder appears
+      while (!fs::exists(folder / name) && !program.has_ended()) {
+      }
+    } else {
+      std::this_thread::sleep_for(Seconds(end * (0.2 + 0.2 * (i - 8))));
+    }
+    program.send(SIGKILL);
+    program.wait();
+    EXPECT_TRUE(!fs::exists(folder / name) || data::is_feature_folder(folder / name));
+    const bool is_complete =
+        fs::exists(folder / name) && data::read_feature_header(folder / name).num_shards > 0;
+    if (!is_complete) expect_done(extract(name));
+    EXPECT_TRUE(features(name) == features("whole")) << name;
+    EXPECT_FALSE(fs::exists(folder / fmt::format(".{}.partial", name)));
+  }
+}
 
 using SlowKill = Kill;
 TEST_F(SlowKill, TwoHundredTimesLeavesTheWeightsOfTheUnbrokenRun) { kill_times(200, 2); }
