@@ -109,6 +109,18 @@ void begin_folder(
   writer.finish();
 }
 
+/// A sequence has one record, and a window would need another.
+void check_windows(const data::DataReport& report, const data::DataSettings& settings) {
+  if (report.windowed == 0) return;
+  throw ConfigError(
+      {.what = "data.overlong",
+       .expected = fmt::format(
+           "cut or skip for extract, as {} sequences are longer than {} tokens", report.windowed,
+           settings.max_length),
+       .got = settings.overlong,
+       .hint = "--data.overlong=cut"});
+}
+
 /// Tokens of the sequences that `done` has no features of.
 int64_t count_tokens_left(
     const data::TokenDataset& dataset,
@@ -138,6 +150,7 @@ void run_extract(RunConfig config) {
       .batches = data::describe_batching(config.data)};
   const bool resumes = is_resumed(out, header);
   auto source = data::BatchSource::open(config.data, target_config.vocab_size, out);
+  check_windows(source.report(), config.data);
   for (const auto& line : source.describe())
     log_line(line);
   const auto& dataset = source.dataset(0);

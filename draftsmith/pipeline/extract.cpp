@@ -21,13 +21,7 @@ void extract_features(
     const auto& parts = batch.tokens.parts;
     ExtractCounts counts;
     for (const auto& part : parts) {
-      if (part.sequence_begin != 0) {
-        throw ConfigError(
-            {.what = "data.overlong",
-             .expected = "cut or skip for extract",
-             .got = "window",
-             .hint = "--data.overlong=cut"});
-      }
+      DS_CHECK(part.sequence_begin == 0);
       counts.sequences += 1;
       counts.tokens += part.length;
     }

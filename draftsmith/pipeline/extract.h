@@ -20,7 +20,7 @@ struct ExtractCounts {
 /// Runs the target over the batches of the source's first epoch, as training would see them, and
 /// hands the states of the sequences to the writer. Sequences that `done` has are left out.
 /// `on_batch` is told of what was written and of what was there already.
-/// Errors: ConfigError for windows of sequences, which have no single record.
+/// The source has no windows of sequences (data.overlong): those have no single record.
 void extract_features(
     const model::Target& target,
     data::BatchSource& source,

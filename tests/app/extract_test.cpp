@@ -161,6 +161,13 @@ TEST_P(Extract, RefusesWhatDoesNotBelongTogether) {
       extract_arguments() +
           Arguments{"--extract.layers=0,99", "--extract.out=" + (folder / "x").string()},
       2, {"layer", "99"});
+  // Said before the dataset is copied, not when the first second window is met.
+  refuse(
+      extract_arguments() +
+          Arguments{
+              "--data.overlong=window", "--data.max_length=14",
+              "--extract.out=" + (folder / "x").string()},
+      2, {"data.overlong", "3 sequences", "14 tokens", "window"});
   const auto shard = data::feature_shard(features, 0);
   fs::resize_file(shard, fs::file_size(shard) - 3);
   refuse(train_arguments(features, out), 3, {"features-00000.safetensors"});
