@@ -33,7 +33,8 @@ void extract_features(
       continue;
     }
     const auto states = target.forward(batch.tokens.ids, layer_ids, batch.tokens.document_ids);
-    const auto joined = torch::cat({states.features, states.last}, -1);
+    // The writer's thread reads bytes of the host.
+    const auto joined = torch::cat({states.features, states.last}, -1).cpu();
     std::vector<data::FeatureRecord> records;
     for (const auto& part : parts)
       records.push_back({part.sequence, joined[part.row].narrow(0, part.row_begin, part.length)});
