@@ -69,6 +69,16 @@ struct Extract : ::testing::TestWithParam<const char*> {
     data::write_feature_header(stopped, header);  // as if it had been killed before its end
     return stopped;
   }
+  /// Moments after one step, side by side: a multiple of the gradient.
+  torch::Tensor gradient_of(const fs::path& run) const {
+    const auto state =
+        formats::SafetensorsReader::open_file(run / "checkpoints/step-1/optimizer.safetensors");
+    std::vector<torch::Tensor> parts;
+    for (const std::string& name : state.names())
+      if (name.rfind("exp_avg.", 0) == 0)
+        parts.push_back(state.tensor(name).to(torch::kDouble).flatten());
+    return torch::cat(parts);
+  }
 };
 
 TEST_P(Extract, TrainsToTheBitsOfTheTargetInTheLoop) {
@@ -123,6 +133,23 @@ TEST_P(Extract, GoesOnOnlyWithTheDatasetAndTheBatchesThatItBeganWith) {
   refuse({"--data.seed=5"}, {"seed 5", "seed 0"});
   refuse({"--data.tokens_per_batch=34"}, {"34 tokens", "49152 tokens"});
   expect_done(extract_arguments() + Arguments{"--extract.out=" + stopped.string()});
+}
+
+TEST_P(Extract, GivesCloseGradientsWhenExtractedInOtherBatches) {
+  const auto train = [&](const fs::path& data, const std::string& name) {
+    expect_done(train_arguments(data, folder / name) + Arguments{"--train.max_steps=1"});
+    return gradient_of(folder / name);
+  };
+  const auto loop = train(dataset, "loop");
+  const Arguments batches[] = {
+      {"--data.max_sequences_per_batch=1"}, {"--data.batching=pack", "--data.max_length=64"}};
+  for (size_t i = 0; i < std::size(batches); ++i) {
+    features = folder / fmt::format("features-{}", i);
+    expect_done(extract_arguments() + batches[i]);
+    const auto stored = train(features, fmt::format("stored-{}", i));
+    const double cosine = (loop.dot(stored) / loop.norm() / stored.norm()).item<double>();
+    EXPECT_GE(cosine, 0.9999) << batches[i].front();
+  }
 }
 
 TEST_P(Extract, StaysCloseInNarrowFormats) {
