@@ -4,12 +4,14 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "draftsmith/app/command_line.h"
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/pipeline/target_states.h"
 #include "draftsmith/pipeline/train_batch.h"
 #include "draftsmith/train/bad_step.h"
 #include "draftsmith/train/checkpoint_list.h"
@@ -18,11 +20,8 @@
 namespace draftsmith::app {
 namespace {
 
-/// The weights that the batches failed with, or the nearest before them that were kept.
-model::Drafter load_weights(
-    const RunConfig& config,
-    const train::ReplayFile& replay,
-    const model::Target& target) {
+/// Settings of the weights that the batches failed with, or the nearest before them that were kept.
+model::DrafterSettings choose_weights(const RunConfig& config, const train::ReplayFile& replay) {
   auto settings = config.drafter;
   const auto checkpoint = train::find_newest_checkpoint(replay.run_folder, replay.weights_step);
   const int64_t step = checkpoint ? train::read_progress(*checkpoint).step : 0;
@@ -40,8 +39,7 @@ model::Drafter load_weights(
          .where = replay.run_folder.string(),
          .hint = "--drafter.init=FOLDER"});
   }
-  return model::make_drafter(
-      settings, config.target, target, {}, static_cast<uint64_t>(config.train.seed));
+  return settings;
 }
 
 /// Names the sequences of a batch for which `take(begin, end)` gives something that is not finite.
@@ -98,10 +96,17 @@ bool show_batch(
 
 void run_replay(const RunConfig& config, const Flags& flags) {
   const auto replay = train::read_bad_step(flags.replay);
-  const auto vocab_size = formats::read_target_config(config.target.path).vocab_size;
-  auto source = data::BatchSource::open(config.data, vocab_size, replay.run_folder);
-  const auto target = model::Target::load(config.target);
-  const auto drafter = load_weights(config, replay, target);
+  // All as in training: what it reads, and where the target's states come from.
+  const auto target_config = formats::read_target_config(config.target.path);
+  auto source = data::BatchSource::open(
+      pipeline::fit_positions(config.data, target_config), target_config.vocab_size,
+      replay.run_folder);
+  const auto settings = choose_weights(config, replay);
+  auto drafter_config = model::make_drafter_config(settings, target_config, config.target.path);
+  const auto target =
+      pipeline::open_target(config.target, config.data.path, drafter_config.target_layer_ids);
+  const auto drafter = model::build_drafter(
+      settings, std::move(drafter_config), target, {}, static_cast<uint64_t>(config.train.seed));
   bool is_finite = true;
   for (size_t i = 0; i < replay.cursors.size(); ++i) {
     auto read = source.read(replay.cursors[i], drafter.block_rule(config.loss.block_decay()));

@@ -2,9 +2,12 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include "draftsmith/base/atomic_file.h"
+#include "draftsmith/data/feature_store.h"
+#include "draftsmith/data/feature_writer.h"
 
 #include "tests/app/tiny_program_run.h"
 
@@ -77,6 +80,55 @@ TEST_F(Replay, NamesTheSequencesWhereverTheyStandInTheBatch) {
           << result.out;
   }
   EXPECT_EQ(named, broken);
+}
+
+// The run lowered data.max_length to the target's positions: rows of two sequences, not of ten.
+TEST_F(Replay, PacksTheRowsOfTheRun) {
+  prepare({4});
+  auto config = formats::read_json_file(target / "config.json");
+  config["max_position_embeddings"] = 24;
+  folder.write("broken-target/config.json", config.dump());
+  const auto trained =
+      expect_done(train("run", 5, {"--data.batching=pack", "--data.max_sequences_per_batch=1"}));
+  EXPECT_NE(
+      trained.err.find("data.max_length: 8192 lowered to the target's 24 positions"),
+      std::string::npos)
+      << trained.err;
+  const auto result = run_program({"train", "--replay=" + bad_batch("run").string()});
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_NE(result.out.find("target's features: not finite in sequences 4\n"), std::string::npos)
+      << result.out;
+}
+
+TEST_F(Replay, ReadsTheStoredFeaturesOfTheRun) {
+  const fs::path features = folder / "features";
+  expect_done(
+      {"extract", "--target.path=" + target.string(), "--data.path=" + dataset.string(),
+       "--drafter.target_layer_ids=0,2", "--extract.out=" + features.string()});
+  {
+    // Sequence 4 is not finite on the disk, with the right checksum.
+    const data::FeatureStore store(features);
+    auto header = store.header();
+    data::FeatureWriter writer(features, header, 0);
+    std::vector<data::FeatureRecord> records;
+    for (int64_t i = 0; i < 10; ++i) {
+      data::TokenBatch batch;
+      batch.ids = torch::zeros({1, 12 + i}, torch::kLong);
+      batch.parts = {{0, 0, 12 + i, i, 0}};
+      const auto states = store.read(batch);
+      const auto joined = torch::cat({states.features[0], states.last[0]}, -1);
+      if (i == 4) joined.fill_(std::numeric_limits<float>::quiet_NaN());
+      records.push_back({i, joined});
+    }
+    writer.add(std::move(records));
+    writer.finish();
+  }
+  dataset = features;
+  expect_done(train("run", 5));
+  const auto result = run_program({"train", "--replay=" + bad_batch("run").string()});
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_NE(result.out.find("target's features: not finite in sequences 4\n"), std::string::npos)
+      << result.out;
 }
 
 TEST_F(Replay, IsRefusedWhenTheDatasetGivesOtherSequences) {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
 #include "tests/support/tiny_models.h"
 
 namespace draftsmith::pipeline {
@@ -21,6 +24,23 @@ TEST(OpenTargets, OpensOneForEachDevice) {
   ASSERT_EQ(targets.size(), 3U);
   EXPECT_EQ(targets[0], targets[2]);
   EXPECT_NE(targets[0], targets[1]);
+}
+
+TEST(FitPositions, LowersTheLengthToTheTargetsPositionsAndSaysSo) {
+  data::DataSettings settings;
+  settings.max_length = 8192;
+  formats::TargetConfig target;
+  const auto fit = [&](int64_t positions) {
+    target.max_position_embeddings = positions;
+    ::testing::internal::CaptureStderr();
+    const int64_t length = fit_positions(settings, target).max_length;
+    return std::make_pair(length, ::testing::internal::GetCapturedStderr());
+  };
+  using Fitted = std::pair<int64_t, std::string>;
+  EXPECT_EQ(
+      fit(4096), Fitted(4096, "data.max_length: 8192 lowered to the target's 4096 positions\n"));
+  EXPECT_EQ(fit(8192), Fitted(8192, ""));
+  EXPECT_EQ(fit(0), Fitted(8192, ""));  // a config that does not say
 }
 
 }  // namespace
