@@ -17,6 +17,7 @@
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/vocabulary.h"
 #include "draftsmith/model/target.h"
+#include "draftsmith/pipeline/target_states.h"
 
 namespace draftsmith::app {
 namespace {
@@ -160,8 +161,12 @@ void run_data(RunConfig config, const Flags& flags) {
          .hint = "--data.path=..."});
   if (!flags.target.empty()) config.target.path = flags.target;
   const bool has_target = !config.target.path.empty();
-  const int64_t vocab_size =
-      has_target ? formats::read_target_config(config.target.path).vocab_size : kNoVocabulary;
+  int64_t vocab_size = kNoVocabulary;
+  if (has_target) {
+    const auto target_config = formats::read_target_config(config.target.path);
+    vocab_size = target_config.vocab_size;
+    config.data = pipeline::fit_positions(config.data, target_config);
+  }
   const auto vocabulary =
       has_target ? formats::Vocabulary::from_folder(config.target.path) : formats::Vocabulary();
   std::optional<model::Target> target;

@@ -76,6 +76,17 @@ TEST_F(DataCommand, ShowsBatchesAndTheMask) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
 }
 
+// 4,096 positions: training lowers data.max_length, so a look at the data does too.
+TEST_F(DataCommand, PlansTheBatchesThatTrainingWithTheTargetMakes) {
+  const auto dataset = write({make_sequence(5000, 2, 1), make_sequence(40, 2, 2)});
+  const Arguments arguments = {"data", "--data.path=" + dataset.string()};
+  EXPECT_NE(run_program(arguments).out.find("longer than 8192 tokens: 0 cut"), std::string::npos);
+  const auto result = run_program(arguments + Arguments{"--target=" + target.string()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("lowered to the target's 4096 positions"), std::string::npos);
+  EXPECT_NE(result.out.find("longer than 4096 tokens: 1 cut"), std::string::npos) << result.out;
+}
+
 // The target's own answers are all its first choice; random ids hardly ever are.
 TEST_F(DataCommand, TellsWhetherAnswersAreTheTargetsOwn) {
   const auto prompts = testing::write_prompts(folder, 4);
