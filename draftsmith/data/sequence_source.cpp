@@ -35,6 +35,7 @@ DataReport& DataReport::operator+=(const DataReport& other) {
   windowed += other.windowed;
   too_long += other.too_long;
   no_anchor += other.no_anchor;
+  bare_windows += other.bare_windows;
   return *this;
 }
 
@@ -84,10 +85,11 @@ void SequenceSource::collect_pieces(const SequenceIndex& index) {
     }
     const bool has_windows = is_overlong && settings_.overlong == "window";
     const size_t before = pieces_.size();
+    int64_t left_out = 0;
     if (index.first_anchors[i] == SequenceIndex::kNoAnchor) {
       // nothing to train
     } else if (has_windows) {
-      add_windows(static_cast<int64_t>(i), length);
+      left_out = add_windows(static_cast<int64_t>(i), length);
     } else if (index.first_anchors[i] + 1 < kept) {
       pieces_.push_back({static_cast<int64_t>(i), 0, static_cast<uint32_t>(kept)});
     }
@@ -95,19 +97,26 @@ void SequenceSource::collect_pieces(const SequenceIndex& index) {
     report_.trained += is_trained ? 1 : 0;
     report_.no_anchor += is_trained ? 0 : 1;
     report_.windowed += is_trained && has_windows ? 1 : 0;
+    report_.bare_windows += is_trained ? left_out : 0;
     report_.cut += is_trained && is_overlong && !has_windows ? 1 : 0;
   }
 }
 
-/// Windows without a place for a block are left out; all tokens of the others are trained.
-void SequenceSource::add_windows(int64_t sequence, int64_t length) {
+/// Windows without a place for a block are left out, and counted here; all tokens of the others are
+/// trained.
+int64_t SequenceSource::add_windows(int64_t sequence, int64_t length) {
   const auto mask = dataset_->sequence(sequence).mask;
+  int64_t left_out = 0;
   for (int64_t begin = 0; begin < length; begin += settings_.max_length) {
     const int64_t end = std::min(begin + settings_.max_length, length);
     const std::vector<uint8_t> part(mask.begin() + begin, mask.begin() + end);
-    if (find_first_anchor(part) < 0) continue;
+    if (find_first_anchor(part) < 0) {
+      ++left_out;
+      continue;
+    }
     pieces_.push_back({sequence, static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin)});
   }
+  return left_out;
 }
 
 void SequenceSource::split_held_out() {
@@ -249,9 +258,12 @@ std::vector<std::string> SequenceSource::describe() const {
       report_.read));
   lines.push_back(fmt::format(
       "sequences: {} read = {} trained + {} held out + {} too long + {} without trainable tokens; "
-      "longer than {} tokens: {} cut, {} in windows",
+      "longer than {} tokens: {} cut, {} in windows{}",
       report_.read, report_.trained, report_.held_out, report_.too_long, report_.no_anchor,
-      settings_.max_length, report_.cut, report_.windowed));
+      settings_.max_length, report_.cut, report_.windowed,
+      report_.bare_windows == 0
+          ? ""
+          : fmt::format("; windows left out without trainable tokens: {}", report_.bare_windows)));
   const auto plan = this->plan(0);
   const auto& batches = plan->batches;
   const auto [smallest, largest] = std::minmax_element(

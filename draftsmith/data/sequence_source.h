@@ -20,11 +20,12 @@ namespace draftsmith::data {
 struct DataReport {
   int64_t read = 0;
   int64_t trained = 0;
-  int64_t held_out = 0;   // kept for evaluation
-  int64_t cut = 0;        // trained, but shortened to max_length
-  int64_t windowed = 0;   // trained in several windows of max_length
-  int64_t too_long = 0;   // skipped: longer than max_length (overlong = skip) or than a batch
-  int64_t no_anchor = 0;  // skipped: no two supervised tokens in a row
+  int64_t held_out = 0;      // kept for evaluation
+  int64_t cut = 0;           // trained, but shortened to max_length
+  int64_t windowed = 0;      // trained in several windows of max_length
+  int64_t too_long = 0;      // skipped: longer than max_length (overlong = skip) or than a batch
+  int64_t no_anchor = 0;     // skipped: no two supervised tokens in a row
+  int64_t bare_windows = 0;  // windows left out of trained sequences, for the same reason
 
   DataReport& operator+=(const DataReport& other);
 };
@@ -77,7 +78,7 @@ class SequenceSource {
   SequenceSource(const SequenceSource& other, std::vector<Piece> pieces);
 
   void collect_pieces(const SequenceIndex& index);
-  void add_windows(int64_t sequence, int64_t length);
+  int64_t add_windows(int64_t sequence, int64_t length);
   void split_held_out();
   std::shared_ptr<const EpochPlan> plan(int64_t epoch) const;
   EpochPlan make_plan(int64_t epoch) const;

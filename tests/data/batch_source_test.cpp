@@ -66,6 +66,7 @@ void expect_report(const DataReport& report, const DataReport& wanted) {
   EXPECT_EQ(report.no_anchor, wanted.no_anchor);
   EXPECT_EQ(report.held_out, wanted.held_out);
   EXPECT_EQ(report.windowed, wanted.windowed);
+  EXPECT_EQ(report.bare_windows, wanted.bare_windows);
   EXPECT_EQ(report.read, report.trained + report.held_out + report.too_long + report.no_anchor);
 }
 
@@ -140,6 +141,21 @@ TEST(BatchSource, TrainsAllTokensOfALongSequenceInWindows) {
   }
   std::sort(begins.begin(), begins.end());
   EXPECT_EQ(begins, (std::vector<int64_t>{0, 8, 16}));
+}
+
+TEST(BatchSource, CountsTheWindowsThatItLeavesOut) {
+  auto answers_apart = supervised(24, 0, 24);
+  std::fill(answers_apart.mask.begin() + 8, answers_apart.mask.begin() + 16, uint8_t{0});
+  const auto at_the_border = supervised(16, 7, 9);  // no window has two of its own: not trained
+  const auto source =
+      make_source({answers_apart, at_the_border}, {.overlong = "window", .max_length = 8});
+  expect_report(
+      source.report(), {.read = 2, .trained = 1, .windowed = 1, .no_anchor = 1, .bare_windows = 1});
+  const auto lines = source.describe();
+  EXPECT_NE(
+      lines.at(1).find("1 in windows; windows left out without trainable tokens: 1"),
+      std::string::npos)
+      << lines.at(1);
 }
 
 TEST(BatchSource, KeepsAShareForEvaluationThatIsNeverTrained) {
