@@ -104,6 +104,15 @@ DataReport BatchSource::report() const {
   return sum;
 }
 
+DataReport BatchSource::report(DataCursor cursor) const {
+  DataReport sum = report();
+  sum.trained = 0;
+  const auto taken = state_->mixture->taken_before(cursor.epoch, cursor.batch);
+  for (size_t i = 0; i < taken.size(); ++i)
+    sum.trained += state_->sources[i]->count_trained(taken[i]);
+  return sum;
+}
+
 std::vector<std::string> BatchSource::source_names() const {
   std::vector<std::string> names;
   for (const auto& source : state_->sources)

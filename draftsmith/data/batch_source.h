@@ -67,6 +67,9 @@ class BatchSource {
   /// Of all datasets together.
   DataReport report() const;
 
+  /// The same after the batches before the cursor: `trained` are the sequences that they hold.
+  DataReport report(DataCursor cursor) const;
+
   /// Folders of the datasets, in the order of `data.path`.
   std::vector<std::string> source_names() const;
 

@@ -224,6 +224,25 @@ int64_t SequenceSource::batches_of_epoch(int64_t epoch) const {
   return static_cast<int64_t>(plan(epoch)->batches.size());
 }
 
+int64_t SequenceSource::count_trained(int64_t batches) const {
+  if (batches >= batches_of_epoch(0)) return report_.trained;
+  const auto plan = this->plan(0);
+  std::vector<bool> is_trained(static_cast<size_t>(dataset_->num_sequences()));
+  const auto note = [&](int64_t piece) {
+    is_trained[static_cast<size_t>(pieces_[static_cast<size_t>(piece)].sequence)] = true;
+  };
+  for (int64_t i = 0; i < batches; ++i) {
+    for (const int64_t row : plan->batches[static_cast<size_t>(i)]) {
+      if (plan->rows.empty())
+        note(row);
+      else
+        for (const int64_t piece : plan->rows[static_cast<size_t>(row)])
+          note(piece);
+    }
+  }
+  return std::count(is_trained.begin(), is_trained.end(), true);
+}
+
 TokenBatch SequenceSource::read(int64_t epoch, int64_t batch) const {
   const auto plan = this->plan(epoch);
   DS_CHECK(batch >= 0 && batch < static_cast<int64_t>(plan->batches.size()));

@@ -62,6 +62,9 @@ class SequenceSource {
 
   int64_t batches_of_epoch(int64_t epoch) const;
 
+  /// How many of the report's trained sequences stand in the first `batches` batches that are read.
+  int64_t count_trained(int64_t batches) const;
+
   /// Tokens, padding included, that no batch of any epoch exceeds.
   int64_t most_batch_tokens() const;
 

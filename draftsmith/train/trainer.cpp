@@ -385,10 +385,12 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
   const bool is_done = progress_.step >= total;
   if (is_done && ranks_.is_first()) {
     write_export();
-    const auto counts = source_.report();
+    const auto counts = source_.report(progress_.cursor);
     log_info(
-        "sequences: {} read = {} trained + {} too long + {} without trainable tokens + {} held out",
-        counts.read, counts.trained, counts.too_long, counts.no_anchor, counts.held_out);
+        "sequences: {} read = {} trained + {} not reached + {} too long + {} without trainable "
+        "tokens + {} held out",
+        counts.read, counts.trained, source_.report().trained - counts.trained, counts.too_long,
+        counts.no_anchor, counts.held_out);
     log_sources();
   }
   ranks_.any(false);  // all end together, or with the error of the one that could not

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include <torch/types.h>
 
@@ -156,6 +157,33 @@ TEST(BatchSource, CountsTheWindowsThatItLeavesOut) {
       lines.at(1).find("1 in windows; windows left out without trainable tokens: 1"),
       std::string::npos)
       << lines.at(1);
+}
+
+TEST(BatchSource, CountsTheSequencesThatTheBatchesBeforeACursorHold) {
+  std::vector<TokenSequence> sequences;
+  for (uint64_t i = 0; i < 12; ++i)
+    sequences.push_back(make_sequence(10, 0, i));
+  for (const char* batching : {"bucket", "pack"}) {
+    auto source =
+        make_source(sequences, {.max_length = 20, .tokens_per_batch = 40, .batching = batching});
+    std::set<int64_t> seen;
+    for (DataCursor cursor; cursor.batch < source.batches_of_epoch(0);) {
+      const auto report = source.report(cursor);
+      EXPECT_EQ(report.trained, static_cast<int64_t>(seen.size()));
+      EXPECT_EQ(report.read, 12);
+      const auto batch = source.read(cursor, kRule);
+      seen.insert(batch.tokens.sequences.begin(), batch.tokens.sequences.end());
+      cursor = batch.next;
+    }
+    EXPECT_EQ(source.report({0, source.batches_of_epoch(0)}).trained, 12);
+    EXPECT_EQ(source.report({3, 1}).trained, 12);
+  }
+  // A sequence in windows is one.
+  const auto windows = make_source(
+      {make_sequence(16, 0, 1)}, {.overlong = "window", .max_length = 8, .tokens_per_batch = 8});
+  ASSERT_EQ(windows.batches_of_epoch(0), 2);
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_EQ(windows.report({0, i}).trained, i == 0 ? 0 : 1);
 }
 
 TEST(BatchSource, KeepsAShareForEvaluationThatIsNeverTrained) {
