@@ -30,6 +30,8 @@ using namespace draftsmith::data;
 
 constexpr int64_t kVocabulary = 151936;
 constexpr int kTimedBatches = 200;
+constexpr int kBatchesOverTheEnd = 6;
+constexpr double kStepSeconds = 2;  // 49,152 tokens through target and drafter take longer
 
 /// Bytes of the process that are not pages of mapped files.
 int64_t anonymous_bytes() {
@@ -96,6 +98,29 @@ void print_row(const std::string& what, double seconds, double mib) {
   std::fflush(stdout);
 }
 
+/// Reads on over the end of the second epoch as training does, with read-ahead and a step after each
+/// batch, in which the trainer asks where it stands. The third epoch is planned meanwhile.
+void measure_end_of_epoch(BatchSource& source, const BlockRule& rule, const PeakWatch& memory) {
+  const auto trainer = source.share();
+  DataCursor cursor = source.read({1, source.batches_of_epoch(1) - 4}, rule).next;
+  double longest_read = 0;
+  double longest_question = 0;
+  Stopwatch watch;
+  for (int i = 0; i < kBatchesOverTheEnd; ++i) {
+    watch.restart();
+    cursor = source.read(cursor, rule).next;
+    longest_read = std::max(longest_read, watch.restart());
+    for (const Stopwatch step; step.seconds() < kStepSeconds;) {
+      watch.restart();
+      trainer.advance(cursor, 1);
+      longest_question = std::max(longest_question, watch.restart());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  print_row("a batch, worst of 6 over the end of an epoch", longest_read, memory.peak_mib());
+  print_row("the trainer's place, worst meanwhile", longest_question, memory.peak_mib());
+}
+
 /// Opens the dataset and reads batches, with a row for each part.
 void measure(const fs::path& folder, const std::string& batching, const std::string& opening) {
   DataSettings settings;
@@ -128,6 +153,7 @@ void measure(const fs::path& folder, const std::string& batching, const std::str
   watch.restart();
   source.read({1, 0}, rule);
   print_row("first batch of the next epoch, not prefetched", watch.restart(), memory.peak_mib());
+  measure_end_of_epoch(source, rule, memory);
 }
 
 }  // namespace

@@ -67,41 +67,59 @@ Mixture::Order Mixture::walk(Start& place, int64_t epoch) const {
   return order;
 }
 
-const Mixture::Order& Mixture::order(int64_t epoch) const {
+Mixture::SharedOrder Mixture::find_order(int64_t epoch) const {
+  const std::lock_guard lock(mutex_);
   for (const auto& [number, known] : orders_)
     if (number == epoch) return known;
-  for (auto first = std::min(epoch, static_cast<int64_t>(starts_.size()) - 1); first <= epoch;
-       ++first) {
-    Start place = starts_[static_cast<size_t>(first)];
-    Order order = walk(place, first);
-    if (first + 1 == static_cast<int64_t>(starts_.size())) {
-      starts_.push_back(std::move(place));
-      lengths_.push_back(static_cast<int64_t>(order.size()));
-    }
-    if (first < epoch) continue;
-    if (orders_.size() == kKeptOrders) orders_.erase(orders_.begin());
-    orders_.emplace_back(epoch, std::move(order));
+  return nullptr;
+}
+
+Mixture::Start Mixture::find_start(int64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  return starts_.at(static_cast<size_t>(epoch));
+}
+
+Mixture::SharedOrder Mixture::order(int64_t epoch) const {
+  if (auto known = find_order(epoch)) return known;
+  // The sources plan their epochs meanwhile: those who ask about a known epoch do not wait.
+  const std::lock_guard walking(walking_);
+  if (auto known = find_order(epoch)) return known;
+  const auto count_starts = [&] {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int64_t>(starts_.size());
+  };
+  SharedOrder order;
+  for (auto first = std::min(epoch, count_starts() - 1); first <= epoch; ++first) {
+    Start place = find_start(first);
+    order = std::make_shared<const Order>(walk(place, first));
+    const std::lock_guard lock(mutex_);
+    if (first + 1 < static_cast<int64_t>(starts_.size())) continue;
+    starts_.push_back(std::move(place));
+    lengths_.push_back(static_cast<int64_t>(order->size()));
   }
-  return orders_.back().second;
+  const std::lock_guard lock(mutex_);
+  if (orders_.size() == kKeptOrders) orders_.erase(orders_.begin());
+  orders_.emplace_back(epoch, order);
+  return order;
 }
 
 int64_t Mixture::batches_of_epoch(int64_t epoch) const {
-  const std::lock_guard lock(mutex_);
-  if (epoch < static_cast<int64_t>(lengths_.size())) return lengths_[static_cast<size_t>(epoch)];
-  return static_cast<int64_t>(order(epoch).size());
+  {
+    const std::lock_guard lock(mutex_);
+    if (epoch < static_cast<int64_t>(lengths_.size())) return lengths_[static_cast<size_t>(epoch)];
+  }
+  return static_cast<int64_t>(order(epoch)->size());
 }
 
 Turn Mixture::turn(int64_t epoch, int64_t batch) const {
-  const std::lock_guard lock(mutex_);
-  return order(epoch).at(static_cast<size_t>(batch));
+  return order(epoch)->at(static_cast<size_t>(batch));
 }
 
 std::vector<int64_t> Mixture::taken_before(int64_t epoch, int64_t batch) const {
-  const std::lock_guard lock(mutex_);
-  const Order& turns = order(epoch);
-  auto taken = starts_[static_cast<size_t>(epoch)].taken;
-  for (size_t i = 0; i < std::min(turns.size(), static_cast<size_t>(batch)); ++i)
-    ++taken[static_cast<size_t>(turns[i].source)];
+  const auto turns = order(epoch);
+  auto taken = find_start(epoch).taken;
+  for (size_t i = 0; i < std::min(turns->size(), static_cast<size_t>(batch)); ++i)
+    ++taken[static_cast<size_t>((*turns)[i].source)];
   return taken;
 }
 

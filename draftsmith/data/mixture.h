@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -43,15 +44,20 @@ class Mixture {
   };
   using Order = std::vector<Turn>;
 
+  using SharedOrder = std::shared_ptr<const Order>;
+
   Order walk(Start& place, int64_t epoch) const;
-  const Order& order(int64_t epoch) const;  // with the lock held
+  SharedOrder order(int64_t epoch) const;
+  SharedOrder find_order(int64_t epoch) const;  // null if it is not kept
+  Start find_start(int64_t epoch) const;        // of a known epoch
 
   std::vector<double> shares_;
   CountBatches count_batches_;
-  mutable std::mutex mutex_;
-  mutable std::vector<Start> starts_;                      // of the epochs up to the last known
-  mutable std::vector<int64_t> lengths_;                   // batches of the known epochs
-  mutable std::vector<std::pair<int64_t, Order>> orders_;  // of two epochs, newest last
+  mutable std::mutex walking_;            // held while an order is made; taken before mutex_
+  mutable std::mutex mutex_;              // of what follows, held for a moment only
+  mutable std::vector<Start> starts_;     // of the epochs up to the last known
+  mutable std::vector<int64_t> lengths_;  // batches of the known epochs
+  mutable std::vector<std::pair<int64_t, SharedOrder>> orders_;  // of two epochs, newest last
 };
 
 }  // namespace draftsmith::data

@@ -199,29 +199,47 @@ EpochPlan SequenceSource::make_plan(int64_t epoch) const {
   return plan;
 }
 
-std::shared_ptr<const EpochPlan> SequenceSource::plan(int64_t epoch) const {
+std::shared_ptr<const EpochPlan> SequenceSource::find_plan(int64_t epoch) const {
   const std::lock_guard lock(mutex_);
   for (const auto& [number, plan] : plans_)
     if (number == epoch) return plan;
-  const auto plan = std::make_shared<const EpochPlan>(make_plan(epoch));
+  return nullptr;
+}
+
+std::shared_ptr<const EpochPlan> SequenceSource::plan(int64_t epoch) const {
+  if (auto known = find_plan(epoch)) return known;
+  // A plan of a million sequences takes half a second: those who read another epoch do not wait.
+  const std::lock_guard planning(planning_);
+  if (auto known = find_plan(epoch)) return known;
+  auto plan = std::make_shared<const EpochPlan>(make_plan(epoch));
+  const std::lock_guard lock(mutex_);
   batch_counts_[epoch] = static_cast<int64_t>(plan->batches.size());
   if (plans_.size() == kKeptPlans) plans_.erase(plans_.begin());
   plans_.emplace_back(epoch, plan);
   return plan;
 }
 
+std::optional<int64_t> SequenceSource::find_count(int64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = batch_counts_.find(epoch);
+  if (found == batch_counts_.end()) return std::nullopt;
+  return found->second;
+}
+
 int64_t SequenceSource::batches_of_epoch(int64_t epoch) const {
-  {
+  if (const auto known = find_count(epoch)) return *known;
+  const auto has_room = [&] {
     const std::lock_guard lock(mutex_);
-    const auto found = batch_counts_.find(epoch);
-    if (found != batch_counts_.end()) return found->second;
-    if (plans_.size() == kKeptPlans) {  // counting ahead must not drop the plans in use
-      const auto count = static_cast<int64_t>(make_plan(epoch).batches.size());
-      batch_counts_[epoch] = count;
-      return count;
-    }
-  }
-  return static_cast<int64_t>(plan(epoch)->batches.size());
+    return plans_.size() < kKeptPlans;
+  };
+  if (has_room()) return static_cast<int64_t>(plan(epoch)->batches.size());
+  // Counting ahead must not drop the plans in use.
+  const std::lock_guard planning(planning_);
+  if (const auto known = find_count(epoch)) return *known;
+  const auto count = static_cast<int64_t>(make_plan(epoch).batches.size());
+  const std::lock_guard lock(mutex_);
+  batch_counts_[epoch] = count;
+  return count;
 }
 
 int64_t SequenceSource::count_trained(int64_t batches) const {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,6 +85,8 @@ class SequenceSource {
   int64_t add_windows(int64_t sequence, int64_t length);
   void split_held_out();
   std::shared_ptr<const EpochPlan> plan(int64_t epoch) const;
+  std::shared_ptr<const EpochPlan> find_plan(int64_t epoch) const;  // null if it is not kept
+  std::optional<int64_t> find_count(int64_t epoch) const;
   EpochPlan make_plan(int64_t epoch) const;
   std::vector<int64_t> row_lengths(const EpochPlan& plan) const;
 
@@ -93,7 +96,8 @@ class SequenceSource {
   DataReport report_;
   std::vector<Piece> pieces_;
   std::vector<Piece> held_out_;
-  mutable std::mutex mutex_;
+  mutable std::mutex planning_;  // held while a plan is made; taken before mutex_
+  mutable std::mutex mutex_;     // of what follows, held for a moment only
   mutable std::vector<std::pair<int64_t, std::shared_ptr<const EpochPlan>>> plans_;  // newest last
   mutable std::map<int64_t, int64_t> batch_counts_;                                  // by epoch
 };

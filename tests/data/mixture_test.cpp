@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <future>
+#include <mutex>
 #include <set>
 
 #include "draftsmith/base/error.h"
@@ -85,6 +88,33 @@ TEST(Mixture, DoesNotDependOnWhatWasAskedBefore) {
       EXPECT_EQ(fresh.turn(epoch, i).batch, walked.turn(epoch, i).batch);
     }
   }
+}
+
+// Planning a large epoch takes half a second, in which the trainer asks where it stands.
+TEST(Mixture, TellsOfAKnownEpochWhileTheNextOneIsPlanned) {
+  std::promise<void> is_planned;
+  std::promise<void> is_told;
+  auto told = is_told.get_future();
+  bool was_told = false;
+  std::once_flag first;
+  const Mixture mixture({1}, [&](int64_t, int64_t epoch) {
+    if (epoch == 1) {
+      std::call_once(first, [&] {
+        is_planned.set_value();
+        was_told = told.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+      });
+    }
+    return int64_t{3};
+  });
+  EXPECT_EQ(mixture.batches_of_epoch(0), 3);
+  const auto planner = std::async(std::launch::async, [&] { return mixture.turn(1, 2).epoch; });
+  is_planned.get_future().wait();
+  EXPECT_EQ(mixture.batches_of_epoch(0), 3);
+  EXPECT_EQ(mixture.turn(0, 1).batch, 1);
+  EXPECT_EQ(mixture.taken_before(0, 2), (std::vector<int64_t>{2}));
+  is_told.set_value();
+  planner.wait();
+  EXPECT_TRUE(was_told);
 }
 
 TEST(Mixture, RefusesWeightsThatRepeatADatasetWithoutEnd) {
