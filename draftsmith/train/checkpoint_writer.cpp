@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "draftsmith/base/atomic_file.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/train/checkpoint_list.h"
 
@@ -36,6 +37,8 @@ void write_and_tidy(
     const std::filesystem::path& run_folder,
     const TrainState& state,
     int64_t keep_last) {
+  // Made anew by a save, a folder that was removed would hold checkpoints and nothing else.
+  if (!std::filesystem::exists(run_folder)) fail_write(run_folder, "the run's folder was removed");
   const int64_t step = state.progress.step;
   write_checkpoint(checkpoint_path(run_folder, step), state);
   if (state.progress.best.step == step) point_best_to(run_folder, step);

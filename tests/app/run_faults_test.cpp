@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
 
 #include "draftsmith/formats/safetensors.h"
 #include "draftsmith/ops/split_float.h"
@@ -116,6 +121,51 @@ TEST_F(RunFaults, F11ADiskThatIsFullEndsTheRunAndKeepsTheFormerCheckpoint) {
   EXPECT_TRUE(testing::snapshot(checkpoint("run", 2)) == before);
   expect_done(resume("run", {"--train.max_steps=4"}));
   EXPECT_TRUE(fs::exists(checkpoint("run", 4)));
+}
+
+TEST_F(RunFaults, F11AFileThatMayNotGrowEndsTheRunAndKeepsTheFormerCheckpoint) {
+  expect_done(train("run", 2));
+  const auto before = testing::snapshot(checkpoint("run", 2));
+  const auto more = resume("run", {"--train.max_steps=4"});
+  // Less than the weights take, more than settings and logs do.
+  ASSERT_GT(fs::file_size(checkpoint("run", 2) / "model.safetensors"), 100'000U);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // the write fails, as on a full disk
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  rlimit small = limit;
+  small.rlim_cur = 100'000;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto result = testing::run_program(more);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(result.exit_code, 5) << result.err;
+  const auto message = testing::last_line(result.err);
+  testing::expect_message_form(message);
+  EXPECT_NE(message.find(".safetensors"), std::string::npos) << message;
+  EXPECT_TRUE(testing::snapshot(checkpoint("run", 2)) == before);
+  EXPECT_FALSE(fs::exists(checkpoint("run", 4)));
+  expect_done(more);
+  EXPECT_TRUE(fs::exists(checkpoint("run", 4)));
+}
+
+TEST_F(RunFaults, F11AFolderThatIsRemovedEndsTheRun) {
+  // With a line after every step, with a checkpoint after every step: either is missed at once.
+  for (const Arguments& settings :
+       {Arguments{"--train.save_every=1000000"},
+        Arguments{"--train.log_every=1000000", "--train.save_every=1"}}) {
+    const fs::path run = folder / "run";
+    testing::RunningProgram program(train("run", 1'000'000, settings));
+    testing::wait_until([&] { return fs::exists(run / "log.txt"); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    fs::rename(run, folder / "elsewhere");
+    const auto result = program.wait();
+    EXPECT_EQ(result.exit_code, 5) << result.err;
+    const auto message = testing::last_line(result.err);
+    testing::expect_message_form(message);
+    EXPECT_NE(message.find(run.string()), std::string::npos) << message;
+    EXPECT_FALSE(fs::exists(run));
+    fs::remove_all(folder / "elsewhere");
+  }
 }
 
 TEST_F(RunFaults, F18UpdatesTooSmallForBfloat16AddUpInTheMasters) {

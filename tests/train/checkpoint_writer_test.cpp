@@ -72,6 +72,16 @@ TEST_F(Writer, HandsTheErrorOfItsThreadToWhoWaits) {
   testing::expect_error<DeviceError>([&] { writer.save(state(3)); }, {"checkpoints"});
 }
 
+TEST_F(Writer, DoesNotMakeAFolderAnewThatWasRemoved) {
+  CheckpointWriter writer(folder.path(), 2);
+  writer.save(state(1));
+  writer.wait();
+  fs::remove_all(folder.path());
+  writer.save(state(2));
+  testing::expect_error<DeviceError>([&] { writer.wait(); }, {folder.path().string(), "removed"});
+  EXPECT_FALSE(fs::exists(folder.path()));
+}
+
 TEST_F(Writer, TellsOfAnErrorAsSoonAsItIsAsked) {
   block();
   CheckpointWriter writer(folder.path(), 2);
