@@ -141,7 +141,7 @@ TEST_F(DataCommand, TrainingSaysHowManySequencesItCameTo) {
       << result.err;
 }
 
-: shards of state.json in order, a stray file beside them ignored.
+// F14: shards of state.json in order, a stray file beside them ignored.
 TEST_F(DataCommand, ReadsTheShardsThatTheStateFileLists) {
   const auto result =
       run_program({"data", "--json", "--data.path=" + fixture("arrow/two_shards").string()});
@@ -149,6 +149,17 @@ TEST_F(DataCommand, ReadsTheShardsThatTheStateFileLists) {
   const auto json = formats::Json::parse(result.out).at(0);
   EXPECT_EQ(json.at("sequences"), 5);
   EXPECT_EQ(json.at("supervised_tokens"), 10);
+  // The same rows in the file format, which has a footer.
+  for (const char* name : {"arrow/two_shards", "arrow/file_format"}) {
+    const auto shown = run_program({"data", "--show=9", "--data.path=" + fixture(name).string()});
+    EXPECT_EQ(shown.exit_code, 0) << shown.err;
+    for (int i = 0; i < 5; ++i)
+      EXPECT_NE(
+          shown.out.find(fmt::format("--- row {}\n{} [[{} {} ]]\n", i, i, i + 1, i + 2)),
+          std::string::npos)
+          << shown.out;
+    EXPECT_EQ(shown.out.find("--- row 5"), std::string::npos);
+  }
   testing::expect_refused(
       folder, {"data", "--data.path=" + fixture("arrow/dataset_dict").string()}, 2,
       {"data.split", "train", "test"});
@@ -166,6 +177,37 @@ TEST_F(DataCommand, TrainingHoldsTheBudgetWithOneOddSequence) {
   // 64 x 4 tokens fill one batch, the long sequence makes another.
   EXPECT_NE(result.err.find("Batches per epoch: 2 (min=1 max=64"), std::string::npos) << result.err;
   EXPECT_EQ(count_steps(), 4U);
+}
+
+// F15 (b) to (d): a sequence that fits no batch is counted, none is lost, a single one is a batch.
+TEST_F(DataCommand, TrainingPlansAsManyBatchesAsItRuns) {
+  struct Case {
+    std::vector<int64_t> lengths;
+    const char* budget;
+    const char* counts;
+    const char* batches;
+    size_t steps;  // of two epochs
+  };
+  const Case cases[] = {
+      {{4, 40, 8}, "16", "3 read = 2 trained + 0 held out + 1 too long", "1 (min=2 max=2", 2},
+      {{3, 3, 3, 9, 9, 9, 9, 17}, "18", "8 read = 8 trained", "4 (min=1 max=3", 8},
+      {{12}, "18", "1 read = 1 trained", "1 (min=1 max=1", 2}};
+  for (const Case& tested : cases) {
+    std::vector<data::TokenSequence> sequences;
+    for (const int64_t length : tested.lengths)
+      sequences.push_back(make_sequence(length, 0, static_cast<uint64_t>(length)));
+    const auto dataset = write(sequences);
+    const auto result = train(
+        dataset, {"--train.epochs=2", fmt::format("--data.tokens_per_batch={}", tested.budget)});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.err.find(tested.counts), std::string::npos) << result.err;
+    EXPECT_NE(
+        result.err.find(fmt::format("Batches per epoch: {}", tested.batches)), std::string::npos)
+        << result.err;
+    EXPECT_EQ(count_steps(), tested.steps);
+    fs::remove_all(folder / "run");
+    fs::remove_all(dataset);
+  }
 }
 
 TEST_F(DataCommand, TrainsAMixtureThatTheSettingsFileLists) {

@@ -32,13 +32,18 @@ TEST_F(RunFaults, F06TheGradientDoesNotDependOnHowSequencesAreCutIntoBatches) {
     sequences.push_back(
         testing::make_sequence(64, 64 - supervised, static_cast<uint64_t>(supervised)));
   dataset = testing::write_dataset_folder(folder, "uneven", sequences);
+  // A drafter that has learned some of it, so that its first choice is right here and there.
+  expect_done(train("learned", 40, {"--train.lr=0.01", "--data.max_sequences_per_batch=4"}));
+  const std::string init = "--drafter.init=" + (folder / "learned/export").string();
   const std::pair<const char*, Arguments> cuts[] = {
       {"4", {"--data.max_sequences_per_batch=4", "--train.accumulation=1"}},
       {"3+1", {"--data.max_sequences_per_batch=3", "--train.accumulation=2"}},
       {"1+1+1+1", {"--data.max_sequences_per_batch=1", "--train.accumulation=4"}}};
   for (const auto& [name, cut] : cuts)
-    expect_done(train(name, 1, cut + Arguments{"--loss.decay_gamma=7"}));
+    expect_done(train(name, 1, cut + Arguments{"--loss.decay_gamma=7", init}));
   const double loss = metrics("4").at(0).at("loss");
+  for (const char* term : {"ce", "kl", "cap"})
+    EXPECT_GT(metrics("4").at(0).at(term).get<double>(), 0.01) << term;
   const auto whole = tensors("4", 1);
   for (const char* name : {"3+1", "1+1+1+1"}) {
     EXPECT_NEAR(metrics(name).at(0).at("loss").get<double>(), loss, 1e-5 * loss) << name;
@@ -49,6 +54,41 @@ TEST_F(RunFaults, F06TheGradientDoesNotDependOnHowSequencesAreCutIntoBatches) {
           << name << " " << tensor;
     }
   }
+}
+
+TEST_F(RunFaults, F09SequencesWithoutTrainableTokensChangeNothingButTheCounts) {
+  auto only = [](std::vector<int64_t> places) {
+    auto sequence = testing::make_sequence(40, 40, 2);
+    for (const int64_t place : places)
+      sequence.mask[static_cast<size_t>(place)] = 1;
+    return sequence;
+  };
+  const auto whole = testing::make_sequence(20, 4, 1);
+  const auto train_on = [&](const std::string& name,
+                            const std::vector<data::TokenSequence>& sequences,
+                            const std::string& max_length) {
+    dataset = testing::write_dataset_folder(folder, "data-" + name, sequences);
+    return expect_done(train(name, 3, {"--data.max_length=" + max_length})).err;
+  };
+  train_on("alone", {whole}, "40");
+  const std::vector<data::TokenSequence> sequences = {whole,      testing::make_sequence(40, 30, 3),
+                                                      only({}),   only({0}),
+                                                      only({39}), data::TokenSequence{}};
+  for (const char* max_length : {"31", "24"}) {
+    const std::string name = fmt::format("cut-{}", max_length);
+    const auto said = train_on(name, sequences, max_length);
+    EXPECT_NE(
+        said.find("6 read = 1 trained + 0 held out + 0 too long + 5 without"), std::string::npos)
+        << said;
+    expect_same_state(name, "alone", 3);
+  }
+  const auto said = train_on("cut-32", sequences, "32");  // token 31 is a label
+  EXPECT_NE(
+      said.find("6 read = 2 trained + 0 held out + 0 too long + 4 without"), std::string::npos)
+      << said;
+  EXPECT_NE(
+      read_file(checkpoint("cut-32", 3) / "model.safetensors"),
+      read_file(checkpoint("alone", 3) / "model.safetensors"));
 }
 
 TEST_F(RunFaults, F10AResumedRunGoesOnInTheMiddleOfItsEpoch) {

@@ -65,5 +65,14 @@ TEST_F(Terminal, ShowsOneLineThatIsRewrittenAndNeverWraps) {
   }
 }
 
+TEST_F(Terminal, ShowsTheMaskInColour) {
+  auto sequence = testing::make_sequence(4, 2, 1);
+  sequence.ids = {10, 11, 12, 13};
+  const auto shown = testing::write_dataset_folder(folder, "shown", {sequence});
+  const std::string text =
+      run_on_terminal({"data", "--data.path=" + shown.string(), "--show=1"}, 80);
+  EXPECT_NE(text.find("10 11 \x1b[30;42m12 13 \x1b[0m"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace draftsmith::app

@@ -2,6 +2,7 @@
 """tools/prepare_data as a whole: the dataset it writes, what it drops, how it goes on."""
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -142,6 +143,19 @@ class PrepareData(unittest.TestCase):
                       "[[Because<|im_end|>]]\n", result.stdout)
         self.assertIn("dropped: no messages", result.stdout)
         self.assertFalse(self.out.exists())
+
+    def test_shows_the_mask_in_colour_on_a_terminal(self):
+        source = self.folder / "chats.jsonl"
+        source.write_text(json.dumps(chat("Why?", "Because")))
+        terminal, its_end = pty.openpty()
+        environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+        subprocess.run(
+            [sys.executable, str(ROOT / "tools" / "prepare_data.py"), "--model", str(self.model),
+             "--input", str(source), "--show", "1"], stdout=its_end, env=environment, check=True)
+        os.close(its_end)
+        shown = os.read(terminal, 4096).decode()
+        os.close(terminal)
+        self.assertIn("assistant\r\n\x1b[30;42mBecause<|im_end|>\x1b[0m", shown)
 
     def test_refuses_with_one_line(self):
         good = [chat("a", "b")]
