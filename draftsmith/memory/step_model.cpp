@@ -157,7 +157,8 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s, bool is_
   ledger.add(kGradients, (z.D * z.C + 2 * z.D * z.Gd) * b);
   ledger.drop(kBackward, z.queries() + key_gradients);
   if (is_last) ledger.add(kBackward, z.context());  // that of the context, summed over layers
-  ledger.touch(kBackward, z.context());
+  // Those of keys and values are summed in the layer, then over layers.
+  ledger.touch(kBackward, (is_last ? 1 : 2) * z.context());
   ledger.drop(
       kAttention, z.states() + z.queries() + z.block_keys() + z.R * (z.H + z.G + 1) * kDouble);
   ledger.drop(kContext, z.context_keys() + z.T * z.G * kDouble);

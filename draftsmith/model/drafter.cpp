@@ -106,9 +106,12 @@ torch::Tensor Drafter::run_training_layer(
       index, hidden, places.block_angles,
       [&](const auto& queries, const auto& keys, const auto& values) {
         const DecoderLayer& layer = layers_[index];
+        // A node of the layer's own: gradients of its keys and values meet there before they join
+        // those of other layers, as they do where a layer is computed again.
+        const auto seen = context.view_as(context);
         return ops::block_attention(
-            {queries, layer.make_keys(context, places.context_angles), layer.make_values(context),
-             keys, values},
+            {queries, layer.make_keys(seen, places.context_angles), layer.make_values(seen), keys,
+             values},
             places.layout, visibility(index), attention);
       });
 }
@@ -152,7 +155,10 @@ struct RecomputedLayer : torch::autograd::Function<RecomputedLayer> {
       const Parameters&... /*parameters*/) {
     context->save_for_backward({hidden, projected});
     context->saved_data["call"] = c10::IValue::make_capsule(c10::make_intrusive<Holder>(call));
-    return call.run(hidden, projected);
+    // With gradients, as without recomputation: few rows would else run in another kernel of
+    // ops::linear. What a layer keeps for backward is gone at the end of this line.
+    const at::AutoGradMode with_grad(true);
+    return call.run(hidden.detach(), projected.detach()).detach();
   }
 
   static torch::autograd::variable_list backward(

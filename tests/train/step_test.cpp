@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/train/step.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/train/objective.h"
+#include "draftsmith/train/optimizer.h"
 
 #include "tests/support/golden.h"
 #include "tests/support/reference.h"
@@ -126,6 +133,83 @@ TEST(MicroStep, GivesTheSameGradientsHoweverItIsComputed) {
       }
     }
   }
+}
+
+TEST(MicroStep, GivesTheSameBitsWithAndWithoutRecomputation) {
+  const auto drafter = testing::make_tiny_drafter(tiny_target());
+  // 4, 12, 36 and 240 rows of blocks: products of few rows have another kernel where no gradients
+  // are needed.
+  for (const int64_t blocks : {1, 3, 9, 60}) {
+    const auto all = torch::arange(blocks, torch::kLong).unsqueeze(0);
+    const auto batch = make_batch(
+        tiny_target(), drafter, {make_sequence(blocks + 5, 0, 1)}, 10,
+        {all, torch::ones_like(all, torch::kBool)});
+    for (const auto method :
+         {ops::AttentionMethod::kBlock, ops::AttentionMethod::kGather,
+          ops::AttentionMethod::kDense}) {
+      SCOPED_TRACE(fmt::format("{} blocks, method {}", blocks, static_cast<int>(method)));
+      const auto run = [&](bool recomputes) {
+        return run_micro_step(
+            drafter, tiny_target().lm_head(), batch, make_loss(10, 0.15, 0.1), true,
+            {method, recomputes});
+      };
+      const auto kept = run(false), again = run(true);
+      EXPECT_EQ(kept.sums.loss_sum, again.sums.loss_sum);
+      EXPECT_TRUE(kept.hidden.equal(again.hidden));
+      ASSERT_EQ(kept.gradients.size(), again.gradients.size());
+      for (size_t i = 0; i < kept.gradients.size(); ++i)
+        EXPECT_TRUE(kept.gradients[i].equal(again.gradients[i])) << drafter.parameters()[i].first;
+    }
+  }
+}
+
+/// The weights and moments after some steps with recomputation, each of other sequences.
+std::vector<torch::Tensor> train_a_drafter(uint64_t seed) {
+  at::set_num_threads(1);  // of this thread: sums depend on it
+  const auto drafter = testing::make_tiny_drafter(tiny_target(), "float32", seed);
+  AdamW optimizer(drafter.parameters(), {});
+  for (uint64_t step = 0; step < 8; ++step) {
+    const auto batch = make_batch(
+        tiny_target(), drafter,
+        {make_sequence(20 + static_cast<int64_t>(step), 0, 100 * seed + step),
+         make_sequence(40, 3, 100 * seed + 50 + step)},
+        10);
+    const auto micro = run_micro_step(
+        drafter, tiny_target().lm_head(), batch, make_loss(10, 0.15, 0.1), true,
+        {.recomputes_layers = true}, /*tree_budget=*/8);
+    optimizer.accumulate(micro.gradients);
+    const double scale = 1 / micro.sums.weight_sum;
+    optimizer.step(1e-3, scale, optimizer.gradient_norm(scale));
+  }
+  std::vector<torch::Tensor> result;
+  for (const auto& [name, tensor] : drafter.parameters())
+    result.push_back(tensor.detach());
+  for (const auto& [name, tensor] : optimizer.state())
+    result.push_back(tensor);
+  return result;
+}
+
+TEST(MicroStep, OfTwoDraftersAtOnceGivesTheBitsOfOneAfterTheOther) {
+  memory::install_host_allocator();
+  tiny_target();  // before bytes are counted
+  const int64_t live = memory::host_bytes().live;
+  {
+    std::vector<std::vector<torch::Tensor>> alone(2), together(2);
+    for (uint64_t i : {0, 1})
+      std::jthread([&, i] { alone[i] = train_a_drafter(i); }).join();
+    {
+      std::vector<std::jthread> threads;
+      for (uint64_t i : {0, 1})
+        threads.emplace_back([&, i] { together[i] = train_a_drafter(i); });
+    }
+    for (size_t drafter : {0, 1}) {
+      ASSERT_EQ(alone[drafter].size(), together[drafter].size());
+      for (size_t i = 0; i < alone[drafter].size(); ++i)
+        EXPECT_TRUE(alone[drafter][i].equal(together[drafter][i])) << drafter << ", " << i;
+    }
+    EXPECT_FALSE(alone[0][0].equal(alone[1][0]));
+  }
+  EXPECT_EQ(memory::host_bytes().live, live);
 }
 
 TEST(DPace, WithoutSmoothingIsTheDerivativeOfTheExpectedAcceptance) {
