@@ -6,17 +6,18 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
-#include "draftsmith/base/error.h"
 #include "draftsmith/ops/cuda/stage.h"
 #include "draftsmith/ops/product.h"
 
@@ -27,6 +28,14 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kSmallest = size_t{1} << 18;  // smaller blocks are left to the C library
+
+/// The phases that a thread is in, the outermost first.
+std::vector<const char*>& own_phases() {
+  thread_local std::vector<const char*> phases;
+  return phases;
+}
+
+std::atomic<const char*> first_failed_phase = nullptr;
 
 /// A block's header stands in the alignment gap before its data.
 struct Header {
@@ -86,14 +95,25 @@ class HostAllocator final : public c10::Allocator {
     std::lock_guard lock(mutex_);
     limit_ = bytes;
   }
-  void name_phase(const char* name) {
+  /// For threads that are in no phase.
+  void name_last_phase(const char* name) {
     std::lock_guard lock(mutex_);
-    phase_ = name;
+    last_phase_ = name;
+  }
+  std::map<std::string, int64_t> phase_peaks() {
+    std::lock_guard lock(mutex_);
+    std::map<std::string, int64_t> peaks;
+    for (const auto& [name, bytes] : phase_peaks_) {  // a name may stand in several files
+      auto& peak = peaks[name];
+      peak = std::max(peak, bytes);
+    }
+    return peaks;
   }
   void reset_peak() {
     std::lock_guard lock(mutex_);
     bytes_.peak = bytes_.live;
     bytes_.scratch_peak = bytes_.scratch;
+    phase_peaks_.clear();
   }
 
  private:
@@ -111,6 +131,7 @@ class HostAllocator final : public c10::Allocator {
     std::unique_lock lock(mutex_);
     if (!is_scratch && limit_ > 0 && bytes_.live + static_cast<int64_t>(requested) > limit_)
       refuse(requested);
+    const int64_t peak = bytes_.peak, most_held = most_held_;
     const auto found = idle_.lower_bound(capacity);
     if (found != idle_.end() && found->first <= capacity + capacity / 8) data = take_idle(found);
     count(requested, is_scratch);
@@ -125,15 +146,21 @@ class HostAllocator final : public c10::Allocator {
     if (data == nullptr) {
       try {
         data = make(capacity);
-      } catch (...) {
+      } catch (const std::bad_alloc&) {
         lock.lock();
         uncount(requested, is_scratch);
         held_ -= static_cast<int64_t>(capacity);
-        throw;
+        bytes_.peak = std::max(peak, bytes_.live);
+        most_held_ = std::max(most_held, held_);
+        fail(requested, "memory of the system", "none left");
       }
     }
     header_of(data).requested = requested;
     header_of(data).is_scratch = is_scratch;
+    if (!own_phases().empty()) {
+      lock.lock();
+      note_phase_peaks();
+    }
     return data;
   }
 
@@ -147,14 +174,29 @@ class HostAllocator final : public c10::Allocator {
     (is_scratch ? bytes_.scratch : bytes_.live) -= static_cast<int64_t>(requested);
   }
 
+  /// A few names: a search costs less than a hash.
+  void note_phase_peaks() {
+    for (const char* name : own_phases()) {
+      auto found = std::find_if(
+          phase_peaks_.begin(), phase_peaks_.end(),
+          [name](const auto& entry) { return entry.first == name; });
+      if (found == phase_peaks_.end()) found = phase_peaks_.insert(found, {name, 0});
+      found->second = std::max(found->second, bytes_.live);
+    }
+  }
+
   [[noreturn]] void refuse(size_t requested) const {
-    throw DeviceError(
+    fail(
+        requested, fmt::format("at most {} bytes in tensors, memory.budget", limit_),
+        fmt::format("{} free", limit_ - bytes_.live));
+  }
+
+  [[noreturn]] void fail(size_t requested, std::string expected, const std::string& rest) const {
+    throw OutOfMemory(
         {.what = "memory for a tensor",
-         .expected = fmt::format("at most {} bytes in tensors, memory.budget", limit_),
-         .got = fmt::format(
-             "{} bytes asked with {} in use, {} free", requested, bytes_.live,
-             limit_ - bytes_.live),
-         .where = phase_,
+         .expected = std::move(expected),
+         .got = fmt::format("{} bytes asked with {} in use, {}", requested, bytes_.live, rest),
+         .where = own_phases().empty() ? last_phase_ : own_phases().back(),
          .hint = "draftsmith plan, a smaller --data.tokens_per_batch or --data.num_anchors"});
   }
 
@@ -202,7 +244,8 @@ class HostAllocator final : public c10::Allocator {
   int64_t held_ = 0;       // in blocks of tensors: `live`, rounded up
   int64_t most_held_ = 0;  // largest `held_` ever
   int64_t limit_ = 0;
-  const char* phase_ = "before the first step";
+  const char* last_phase_ = "before the first step";
+  std::vector<std::pair<const char*, int64_t>> phase_peaks_;
 };
 
 /// Never destroyed: tensors in static variables may outlive everything.
@@ -233,10 +276,25 @@ HostBytes host_bytes() { return allocator().bytes(); }
 
 void limit_host_bytes(int64_t limit) { allocator().limit(limit); }
 
-void name_host_phase(const char* name) {
-  allocator().name_phase(name);
+void begin_host_phase(const char* name) {
+  own_phases().push_back(name);
+  allocator().name_last_phase(name);
   ops::cuda::mark_stage(name);
 }
+
+void end_host_phase(bool has_failed) {
+  auto& phases = own_phases();
+  const char* none = nullptr;
+  if (has_failed) first_failed_phase.compare_exchange_strong(none, phases.back());
+  phases.pop_back();
+  const char* const outer = phases.empty() ? nullptr : phases.back();
+  if (outer != nullptr) allocator().name_last_phase(outer);
+  ops::cuda::mark_stage(outer);
+}
+
+const char* first_failed_host_phase() { return first_failed_phase; }
+
+std::map<std::string, int64_t> host_phase_peaks() { return allocator().phase_peaks(); }
 
 void reset_host_peak() { allocator().reset_peak(); }
 

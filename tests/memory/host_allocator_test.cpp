@@ -5,11 +5,13 @@
 
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <torch/types.h>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/memory/stage.h"
 
 #include "tests/support/reference.h"
 
@@ -39,13 +41,67 @@ TEST_F(HostAllocator, CountsLiveAndPeakBytes) {
 TEST_F(HostAllocator, RefusesWhatTheBudgetDoesNotHold) {
   const auto kept = torch::empty({2 * kMiB}, torch::kByte);
   limit_host_bytes(host_bytes().live + kMiB);
-  name_host_phase("a test");
+  const Stage stage("a test");
   EXPECT_NO_THROW(torch::empty({kMiB / 2}, torch::kByte));
   const int64_t live = host_bytes().live;
   testing::expect_error<DeviceError>(
       [] { torch::empty({2 * kMiB}, torch::kByte); },
       {"memory.budget", "2097152 bytes asked", "1048576 free", "a test"});
   EXPECT_EQ(host_bytes().live, live);
+}
+
+TEST_F(HostAllocator, SaysThatTheSystemHasNoMemory) {
+  const Stage stage("a test");
+  const int64_t live = host_bytes().live, peak = host_bytes().peak;
+  testing::expect_error<OutOfMemory>(  // more than there are addresses
+      [] { torch::empty({int64_t{1} << 47}, torch::kByte); },
+      {"memory of the system", "140737488355328 bytes asked", "a test"});
+  EXPECT_EQ(host_bytes().live, live);
+  EXPECT_EQ(host_bytes().peak, peak);
+}
+
+TEST_F(HostAllocator, NamesThePhaseOfTheThreadThatAsks) {
+  limit_host_bytes(host_bytes().live + kMiB);
+  const auto expect_refused_in = [](const std::string& phase) {
+    testing::expect_error<DeviceError>([] { torch::empty({2 * kMiB}, torch::kByte); }, {phase});
+  };
+  const Stage outer("the outer phase");
+  {
+    const Stage inner("the inner phase");
+    expect_refused_in("the inner phase");
+  }
+  expect_refused_in("the outer phase");
+  std::jthread([&] {
+    expect_refused_in("the outer phase");  // a thread of a library is in the phase begun last
+    const Stage elsewhere("another thread's phase");
+    expect_refused_in("another thread's phase");
+    std::jthread([&] { expect_refused_in("another thread's phase"); }).join();
+  }).join();
+  expect_refused_in("the outer phase");
+}
+
+TEST_F(HostAllocator, KnowsThePeaksOfPhases) {
+  reset_host_peak();
+  const int64_t live = host_bytes().live;
+  {
+    const Stage step("a step");
+    const auto kept = torch::empty({kMiB}, torch::kByte);
+    {
+      const Stage forward("its forward");
+      torch::empty({4 * kMiB}, torch::kByte);
+    }
+    std::jthread([] {
+      const Stage stage("beside it");
+      torch::empty({2 * kMiB}, torch::kByte);
+    }).join();
+  }
+  const auto peaks = host_phase_peaks();
+  EXPECT_EQ(peaks.size(), 3U);
+  EXPECT_EQ(peaks.at("a step"), live + 5 * kMiB);
+  EXPECT_EQ(peaks.at("its forward"), live + 5 * kMiB);
+  EXPECT_EQ(peaks.at("beside it"), live + 3 * kMiB);
+  reset_host_peak();
+  EXPECT_TRUE(host_phase_peaks().empty());
 }
 
 TEST_F(HostAllocator, KeepsNoMoreThanTensorsTookAtOnce) {

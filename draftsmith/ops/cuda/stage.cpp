@@ -9,8 +9,8 @@ namespace draftsmith::ops::cuda {
 void mark_stage(const char* name) {
   thread_local bool has_stage = false;
   if (has_stage) nvtxRangePop();
-  nvtxRangePushA(name);
-  has_stage = true;
+  has_stage = name != nullptr;
+  if (has_stage) nvtxRangePushA(name);
 }
 
 }  // namespace draftsmith::ops::cuda
