@@ -6,6 +6,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include "draftsmith/memory/stage.h"
 #include "draftsmith/pipeline/blank_batch.h"
 #include "draftsmith/pipeline/handoff.h"
 
@@ -33,6 +34,7 @@ LoadBatch make_loader(data::BatchSource source, const BatchRecipe& recipe, const
   return [shared, place, rule = recipe.rule](int64_t number) {
     place->cursor = shared->advance(place->cursor, number - place->number);
     place->number = number;
+    const memory::Stage stage("reading a batch");
     return shared->load(place->cursor, rule);
   };
 }

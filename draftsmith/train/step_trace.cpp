@@ -18,7 +18,11 @@ StepTrace::StepTrace(fs::path file, int64_t steps) : file_(std::move(file)), ste
   if (steps == 0) return;
   std::set<profiler::ActivityType> activities = {profiler::ActivityType::CPU};
   if (at::hasCUDA()) activities.insert(profiler::ActivityType::CUDA);
-  const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
+  torch::profiler::impl::ExperimentalConfig all_threads;
+  all_threads.profile_all_threads = true;
+  const profiler::ProfilerConfig config(
+      profiler::ProfilerState::KINETO, /*report_input_shapes=*/false, /*profile_memory=*/false,
+      /*with_stack=*/false, /*with_flops=*/false, /*with_modules=*/false, all_threads);
   profiler::prepareProfiler(config, activities);
   profiler::enableProfiler(config, activities);
 }

@@ -8,8 +8,8 @@ namespace draftsmith::train {
 
 /// Records what the steps of a run spend their time on, for train.profile_steps: the stages of a
 /// step (memory::Stage), libtorch's operations within them, and kernels where there is a GPU, as
-/// the JSON that Perfetto and chrome://tracing open. Only what the thread of its constructor does
-/// is seen, with the device kernels and backward threads that it starts.
+/// the JSON that Perfetto and chrome://tracing open. All threads of the process are seen: those
+/// that read batches and run the target ahead, and other drafters. One trace at a time.
 class StepTrace {
  public:
   /// Records from here on; with 0 steps it does nothing at all.

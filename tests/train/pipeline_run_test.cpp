@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <map>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -113,6 +115,27 @@ TEST_F(PipelineRun, LogsWhoWaited) {
       EXPECT_LE(share, 1);
     }
   }
+}
+
+TEST_F(PipelineRun, IsTracedInAllItsThreads) {
+  auto traced = options("run");
+  traced.profile_steps = 5;  // more than the queues hold when it begins
+  FedRun run;
+  run.trainer = make_trainer(tiny_target(), dataset, traced);
+  feed(run, 2);
+  run.trainer->run();
+  const auto trace = formats::Json::parse(read_file(folder / "run/trace.json"));
+  std::map<std::string, std::set<int64_t>> threads;  // of each stage
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X" && event.at("tid").is_number())
+      threads[event.at("name").get<std::string>()].insert(event.at("tid").get<int64_t>());
+  EXPECT_EQ(threads["the target's forward"].size(), 2U);
+  EXPECT_EQ(threads["reading a batch"].size(), 1U);
+  EXPECT_EQ(threads["the drafter's backward"].size(), 1U);
+  std::set<int64_t> all;
+  for (const char* stage : {"the target's forward", "reading a batch", "the drafter's backward"})
+    all.insert(threads[stage].begin(), threads[stage].end());
+  EXPECT_EQ(all.size(), 4U);
 }
 
 TEST_F(PipelineRun, EndsWithTheErrorOfTheLoader) {
