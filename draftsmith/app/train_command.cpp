@@ -20,6 +20,7 @@
 #include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/ops/block_methods.h"
 #include "draftsmith/ops/sdp_backend.h"
 #include "draftsmith/pipeline/batch_shapes.h"
 #include "draftsmith/pipeline/target_states.h"
@@ -79,13 +80,23 @@ void log_drafter(const model::Drafter& drafter) {
 
 /// Says how draft blocks attend. Errors: DeviceError for a backend that must be allowed.
 void check_attention(const model::AttentionSettings& settings, const model::Drafter& drafter) {
-  if (settings.method != "gather") return log_info("attention of blocks: {}", settings.method);
-  const auto device = drafter.parameters().front().second.device();
-  const auto backend = ops::find_gather_backend(device, drafter.dtype(), drafter.config().head_dim);
+  const auto& config = drafter.config();
+  const auto asked = model::parse_attention_method(settings.method);
+  const auto method = ops::find_method_that_runs(
+      asked, drafter.device(), drafter.dtype(),
+      {0, config.num_heads, config.num_kv_heads, config.head_dim});
+  if (method != ops::AttentionMethod::kGather)
+    return log_info("attention of blocks: {}", settings.method);
+  const auto device = drafter.device();
+  const auto backend = ops::find_gather_backend(device, drafter.dtype(), config.head_dim);
   ops::check_gather_backend(backend, device.type(), settings.allow_math);
   log_info(
-      "attention of blocks: gather, by the {} backend of scaled_dot_product_attention on {}",
-      ops::name_of(backend), device.str());
+      "attention of blocks: gather, by the {} backend of scaled_dot_product_attention on {}{}",
+      ops::name_of(backend), device.str(),
+      method == asked ? ""
+                      : fmt::format(
+                            " (block has no kernel there for {} and heads of {})",
+                            model::dtype_name(drafter.dtype()), config.head_dim));
 }
 
 /// The memory plan of a run. One that goes on keeps the plan of its checkpoint, whatever memory is

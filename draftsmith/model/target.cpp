@@ -204,11 +204,16 @@ Target Target::load_parts(const TargetSettings& settings, bool is_whole) {
       "target {}: {} with {} layers, hidden {}, vocabulary {}, {}", settings.path,
       config.model_type, config.num_layers, config.hidden_size, config.vocab_size, settings.dtype);
   const auto& linear = config.linear;
-  for (const std::string& line : ops::describe_operations(
-           devices.front(), dtype,
-           config.is_hybrid() ? std::vector<int64_t>{linear.key_head_dim, linear.value_head_dim}
-                              : std::vector<int64_t>{}))
-    log_info("  {}", line);
+  const auto head_dims = config.is_hybrid()
+                             ? std::vector<int64_t>{linear.key_head_dim, linear.value_head_dim}
+                             : std::vector<int64_t>{};
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (std::find(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(i), devices[i]) !=
+        devices.begin() + static_cast<std::ptrdiff_t>(i))
+      continue;  // named twice
+    for (const auto& line : ops::describe_operations(devices[i], dtype, head_dims))
+      log_info("  {}", line);
+  }
   return target;
 }
 

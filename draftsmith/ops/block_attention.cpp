@@ -130,16 +130,28 @@ SavedCall::SavedCall(torch::autograd::AutogradContext* context) {
   more.assign(saved.begin() + 8, saved.end());
 }
 
+AttentionMethod find_method_that_runs(
+    AttentionMethod method,
+    torch::Device device,
+    torch::ScalarType dtype,
+    const BlockHeads& heads) {
+  const bool has_none =
+      method == AttentionMethod::kBlock && !device.is_cpu() && !needs_plans(device, dtype, heads);
+  return has_none ? AttentionMethod::kGather : method;
+}
+
 Tensor block_attention(
     const BlockAttentionInputs& inputs,
     const BlockLayout& layout,
     const BlockVisibility& visibility,
     AttentionMethod method) {
   check_inputs(inputs, layout);
-  switch (method) {
+  const BlockHeads heads{
+      inputs.context_key.size(1), inputs.query.size(2), inputs.context_key.size(2),
+      inputs.query.size(3)};
+  switch (find_method_that_runs(method, inputs.query.device(), inputs.query.scalar_type(), heads)) {
     case AttentionMethod::kBlock:
       if (has_block_kernel(inputs)) return attend_by_kernel(inputs, layout, visibility);
-      if (!inputs.query.is_cpu()) return attend_gathered(inputs, layout, visibility);
       return attend_in_tiles(inputs, layout, visibility);
     case AttentionMethod::kGather:
       return attend_gathered(inputs, layout, visibility);

@@ -26,6 +26,14 @@ torch::Tensor attend_densely(
     const BlockLayout& layout,
     const BlockVisibility& visibility);
 
+/// What runs where `method` is asked for: kGather in place of a kBlock that a device has no kernel
+/// for.
+AttentionMethod find_method_that_runs(
+    AttentionMethod method,
+    torch::Device device,
+    torch::ScalarType dtype,
+    const BlockHeads& heads);
+
 /// kBlock where there is a GPU kernel for such inputs.
 bool has_block_kernel(const BlockAttentionInputs& inputs);
 torch::Tensor attend_by_kernel(

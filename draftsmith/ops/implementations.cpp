@@ -5,6 +5,8 @@
 #include <hwy/targets.h>
 
 #include "draftsmith/ops/cpu/tiles.h"
+#include "draftsmith/ops/cuda/delta_rule.h"
+#include "draftsmith/ops/delta_rule.h"
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/linear.h"
 
@@ -17,18 +19,31 @@ const char* describe_half_products() {
   return " (no instructions for bfloat16 here: float32 is several times faster)";
 }
 
+std::vector<std::string> describe_on_gpu(
+    torch::Device device,
+    torch::ScalarType dtype,
+    const std::vector<int64_t>& head_dims) {
+  const auto name = device.str();
+  std::vector<std::string> lines = {fmt::format(
+      "{}: own kernels for norms, rotary, SwiGLU, head and best ids; libtorch for the rest", name)};
+  if (head_dims.empty()) return lines;
+  const bool has_kernels = cuda::has_delta_rule(head_dims[0], head_dims[1]);
+  const bool has_chunks = has_chunk_kernel({1, 1, head_dims[0], head_dims[1]}, dtype, device);
+  lines.push_back(fmt::format(
+      "{}: delta rule: {} over whole rows, {}", name,
+      has_chunks ? "own kernel" : "chunks by libtorch in float32",
+      has_kernels ? "own kernel token by token and along trees"
+                  : "libtorch token by token and along trees"));
+  return lines;
+}
+
 }  // namespace
 
 std::vector<std::string> describe_operations(
     torch::Device device,
     torch::ScalarType dtype,
     const std::vector<int64_t>& head_dims) {
-  if (!device.is_cpu()) {
-    return {fmt::format(
-        "{}: own kernels for norms, rotary, SwiGLU, attention of blocks, delta rule, head and best "
-        "ids; libtorch for the rest",
-        device.str())};
-  }
+  if (!device.is_cpu()) return describe_on_gpu(device, dtype, head_dims);
   // The lowest bit is the best target that this processor has.
   const int64_t targets = hwy::SupportedTargets();
   const char* vectors = hwy::TargetName(targets & -targets);

@@ -36,11 +36,12 @@ SdpBackend find_gather_backend(torch::Device device, torch::ScalarType dtype, in
 void check_gather_backend(SdpBackend backend, torch::DeviceType device, bool allows_math) {
   if (device != torch::kCUDA || backend != SdpBackend::kMath || allows_math) return;
   throw DeviceError(
-      {.what = "attention.method=gather",
+      {.what = "attention of blocks by gather",
        .expected = "a backend of scaled_dot_product_attention that does not keep all scores",
        .got = "the math backend",
        .where = "cuda",
-       .hint = "--attention.method=block, or --attention.allow_math=true and small batches"});
+       .hint = "--attention.method=block with a bfloat16 drafter and heads of 64, 128 or 256, or "
+               "--attention.allow_math=true and small batches"});
 }
 
 }  // namespace draftsmith::ops

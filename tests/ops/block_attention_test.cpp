@@ -177,6 +177,21 @@ TEST(BlockAttention, AgreesBetweenItsMethodsOnRandomShapes) {
   }
 }
 
+TEST(BlockAttention, RunsByGatherWhereAGpuHasNoKernelForBlocks) {
+  const torch::Device gpu(torch::kCUDA, 0);
+  const auto find = [](AttentionMethod method, torch::Device device, torch::ScalarType dtype,
+                       int64_t width) {
+    return find_method_that_runs(method, device, dtype, {100, 4, 2, width});
+  };
+  using enum AttentionMethod;
+  for (const int64_t width : {64, 128, 256})
+    EXPECT_EQ(find(kBlock, gpu, torch::kBFloat16, width), kBlock);
+  EXPECT_EQ(find(kBlock, gpu, torch::kFloat, 128), kGather);
+  EXPECT_EQ(find(kBlock, gpu, torch::kBFloat16, 96), kGather);
+  EXPECT_EQ(find(kDense, gpu, torch::kFloat, 96), kDense);
+  EXPECT_EQ(find(kBlock, torch::kCPU, torch::kFloat, 96), kBlock);
+}
+
 TEST(BlockAttention, GivesTheSameBitsForTheSameInput) {
   const auto in = make_random_inputs(11, torch::kBFloat16);
   const auto upstream = random_normal(in.tensors.query.sizes().vec(), 7).to(torch::kBFloat16);

@@ -19,7 +19,7 @@ TEST(SdpBackend, OfTheCpuKeepsNoScores) {
 TEST(SdpBackend, MathOnCudaMustBeAllowed) {
   testing::expect_error<DeviceError>(
       [] { check_gather_backend(SdpBackend::kMath, torch::kCUDA, false); },
-      {"attention.method=gather", "math", "--attention.allow_math=true"});
+      {"by gather", "math", "--attention.method=block", "--attention.allow_math=true"});
   EXPECT_NO_THROW(check_gather_backend(SdpBackend::kMath, torch::kCUDA, true));
   EXPECT_NO_THROW(check_gather_backend(SdpBackend::kMath, torch::kCPU, false));
   for (const auto backend :
