@@ -17,7 +17,7 @@
 #include "draftsmith/base/log.h"
 #include "draftsmith/data/dataset_fingerprint.h"
 #include "draftsmith/formats/model_fingerprint.h"
-#include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/device_memory.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/ops/block_methods.h"
@@ -204,8 +204,10 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   if (const auto shapes = pipeline::choose_batch_shapes(source); !shapes.empty())
     log_info("{}", pipeline::describe_shapes(shapes, source));
   log_info("memory plan:\n{}", memory::print_plan(plan, budget));
-  if (config.memory.budget != "0" && device == "cpu") 
-    memory::limit_host_bytes(budget - plan.scratch());
+  if (config.memory.budget != "0")
+    for (const auto& name : config.pipeline.name_drafter_devices(config.target))
+      memory::limit_bytes(
+          model::parse_device(name, "pipeline.drafter_devices"), budget - plan.scratch());
   auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
   if (!checkpoint && flags.resume)

@@ -5,10 +5,20 @@
 
 #include <c10/core/AllocatorConfig.h>
 
+#include "draftsmith/memory/host_allocator.h"
+
 namespace draftsmith::memory {
 namespace {
 
 using c10::CachingAllocator::AcceleratorAllocatorConfig;
+
+TEST(DeviceMemory, IsLimitedOnTheHost) {
+  install_host_allocator();
+  limit_bytes(torch::kCPU, host_bytes().live + (1 << 20));
+  EXPECT_THROW(torch::empty({2 << 20}, torch::kByte), OutOfMemory);
+  limit_bytes(torch::kCPU, 0);
+  EXPECT_NO_THROW(torch::empty({2 << 20}, torch::kByte));
+}
 
 TEST(DeviceMemory, HasExpandableSegmentsUnlessTheUserSaysOtherwise) {
   EXPECT_FALSE(AcceleratorAllocatorConfig::use_expandable_segments());

@@ -2,6 +2,8 @@
 // In builds with CUDA; unavailable.cpp stands in elsewhere.
 #include "draftsmith/ops/cuda/devices.h"
 
+#include <algorithm>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -39,5 +41,13 @@ DeviceBytes device_bytes(torch::Device device) {
 }
 
 void reset_device_peak(torch::Device device) { allocator::resetPeakStats(device.index()); }
+
+void limit_device_bytes(torch::Device device, int64_t limit) {
+  const c10::cuda::CUDAGuard guard(device);
+  size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const double share = static_cast<double>(limit) / static_cast<double>(total);
+  allocator::setMemoryFraction(limit == 0 ? 1.0 : std::min(share, 1.0), device.index());
+}
 
 }  // namespace draftsmith::ops::cuda

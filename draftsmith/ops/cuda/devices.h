@@ -27,4 +27,7 @@ DeviceBytes device_bytes(torch::Device device);
 /// Lets `peak` start again from `live`.
 void reset_device_peak(torch::Device device);
 
+/// Lets libtorch take at most so many bytes of a CUDA device; 0 = all of them.
+void limit_device_bytes(torch::Device device, int64_t limit);
+
 }  // namespace draftsmith::ops::cuda

@@ -32,6 +32,7 @@ bool has_peer_access(torch::Device, torch::Device) { fail(); }
 int64_t free_bytes(torch::Device) { fail(); }
 DeviceBytes device_bytes(torch::Device) { fail(); }
 void reset_device_peak(torch::Device) { fail(); }
+void limit_device_bytes(torch::Device, int64_t) { fail(); }
 std::unique_ptr<Recorder> make_graph_recorder(torch::Device) { fail(); }
 
 void compute_rms_norm(const RmsNormParams&, Stream) { fail(); }
