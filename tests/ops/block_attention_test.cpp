@@ -122,15 +122,17 @@ TEST(BlockAttention, HasTheGradientOfCentralDifferences) {
 }
 
 /// Random shapes: lengths, anchors at 0 and at the end, windows smaller than a block, documents,
-/// blocks that are not kept, 1 to 8 query heads per key head.
-Inputs make_random_inputs(uint64_t seed, torch::ScalarType dtype) {
+/// blocks that are not kept, 1 to 8 query heads per key head. Large ones have several tiles in a
+/// document.
+Inputs make_random_inputs(uint64_t seed, torch::ScalarType dtype, bool is_large = false) {
   uint64_t draws = 0;
   const auto draw = [&](int64_t low, int64_t high) {
     const auto span = static_cast<uint64_t>(high - low + 1);
     return low + static_cast<int64_t>(hash_key({seed, draws++}) % span);
   };
-  const int64_t B = draw(1, 2), S = draw(1, 40), N = draw(1, 9), K = draw(1, 7);
-  const int64_t G = draw(1, 3), H = G * draw(1, 8), E = 8;
+  const int64_t B = draw(1, 2), S = is_large ? draw(300, 500) : draw(1, 40);
+  const int64_t N = is_large ? draw(64, 80) : draw(1, 9), K = is_large ? draw(6, 8) : draw(1, 7);
+  const int64_t G = draw(1, is_large ? 2 : 3), H = G * draw(is_large ? 4 : 1, 8), E = 8;
   Inputs in;
   in.layout = {
       torch::zeros({B, N}, torch::kLong), torch::ones({B, N}, torch::kBool),
@@ -149,7 +151,7 @@ Inputs make_random_inputs(uint64_t seed, torch::ScalarType dtype) {
       in.layout.context_begin[b][n] =
           in.layout.anchors[b][n].item<int64_t>() >= border ? border : 0;
   }
-  in.visibility = {draw(0, 2) == 0 ? 0 : draw(1, 20), draw(0, 1) == 1};
+  in.visibility = {draw(0, 2) == 0 ? 0 : draw(1, is_large ? 200 : 20), draw(0, 1) == 1};
   in.tensors = {
       random_normal({B, N * K, H, E}, seed + 1).to(dtype),
       random_normal({B, S, G, E}, seed + 2).to(dtype),
@@ -159,21 +161,36 @@ Inputs make_random_inputs(uint64_t seed, torch::ScalarType dtype) {
   return in;
 }
 
+void expect_methods_agree(const Inputs& in, double tolerance) {
+  const auto upstream =
+      random_normal(in.tensors.query.sizes().vec(), 7).to(in.tensors.query.scalar_type());
+  const auto wanted = attend(in, AttentionMethod::kDense);
+  const auto wanted_gradients = gradients(in, upstream, AttentionMethod::kDense);
+  for (const auto method : {AttentionMethod::kBlock, AttentionMethod::kGather}) {
+    EXPECT_LE(max_difference(attend(in, method), wanted), tolerance);
+    const auto found = gradients(in, upstream, method);
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_LE(max_difference(found[i], wanted_gradients[i]), tolerance) << i;
+  }
+}
+
 TEST(BlockAttention, AgreesBetweenItsMethodsOnRandomShapes) {
   for (const auto& [dtype, tolerance] : {std::pair(torch::kDouble, 1e-9), {torch::kFloat, 1e-5}}) {
     for (uint64_t seed = 0; seed < 60; ++seed) {
       SCOPED_TRACE(seed);
-      const auto in = make_random_inputs(100 * seed, dtype);
-      const auto upstream = random_normal(in.tensors.query.sizes().vec(), 7).to(dtype);
-      const auto wanted = attend(in, AttentionMethod::kDense);
-      const auto wanted_gradients = gradients(in, upstream, AttentionMethod::kDense);
-      for (const auto method : {AttentionMethod::kBlock, AttentionMethod::kGather}) {
-        EXPECT_LE(max_difference(attend(in, method), wanted), tolerance);
-        const auto found = gradients(in, upstream, method);
-        for (size_t i = 0; i < found.size(); ++i)
-          EXPECT_LE(max_difference(found[i], wanted_gradients[i]), 8 * tolerance);
-      }
+      expect_methods_agree(make_random_inputs(100 * seed, dtype), tolerance);
     }
+  }
+}
+
+TEST(BlockAttention, AgreesBetweenItsMethodsOnShapesOfManyTiles) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto in = make_random_inputs(100 * seed + 7, torch::kDouble, /*is_large=*/true);
+    const TileRule rule{
+        in.layout.block_size, in.tensors.query.size(2) / in.tensors.context_key.size(2)};
+    EXPECT_GT(in.layout.anchors.size(1), 3 * rule.max_blocks());
+    expect_methods_agree(in, 1e-9);
   }
 }
 
