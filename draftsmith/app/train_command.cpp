@@ -18,6 +18,7 @@
 #include "draftsmith/data/dataset_fingerprint.h"
 #include "draftsmith/formats/model_fingerprint.h"
 #include "draftsmith/memory/device_memory.h"
+#include "draftsmith/memory/planned_run.h"
 #include "draftsmith/memory/planner.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/ops/block_methods.h"
@@ -212,9 +213,12 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
   if (!checkpoint && flags.resume)
     log_info("no complete checkpoint in {}: the run begins anew", out.string());
-  const auto outcome = run_drafters(
-      {seats, config, std::move(targets), drafter, std::move(source), std::move(held_out), plan,
-       loss, stamp, checkpoint, allow_change, settings_file});
+  TrainOutcome outcome;
+  memory::run_by_plan(plan, model::parse_device(device, "pipeline.drafter_devices"), [&] {
+    outcome = run_drafters(
+        {seats, config, std::move(targets), drafter, std::move(source), std::move(held_out), plan,
+         loss, stamp, checkpoint, allow_change, settings_file});
+  });
   if (!seats.is_first()) return;
   if (outcome.is_done) {
     print_result("trained {} steps: {}", outcome.total_steps, (out / "export").string());

@@ -19,6 +19,7 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/stop_signal.h"
+#include "draftsmith/memory/stage.h"
 #include "draftsmith/ops/cuda/graph.h"
 #include "draftsmith/pipeline/remote_target.h"
 #include "draftsmith/pipeline/target_states.h"
@@ -193,9 +194,12 @@ class DrafterThreads {
     // First weights are computed, and two machines may round differently.
     for (const auto& [name, weight] : drafter.parameters())
       ranks.broadcast(weight);
-    train::Trainer trainer(
-        target(), std::move(drafter), job_.source.share(), job_.loss, config.train, job_.stamp,
-        ranks);
+    auto trainer = [&] {
+      const memory::Stage stage("the state of the run");
+      return train::Trainer(
+          target(), std::move(drafter), job_.source.share(), job_.loss, config.train, job_.stamp,
+          ranks);
+    }();
     trainer.use_plan(
         {model::parse_attention_method(config.attention.method),
          job_.plan.shape.recomputes_layers});

@@ -88,7 +88,7 @@ int64_t MemoryPlan::scratch() const {
 }
 
 int64_t MemoryPlan::peak() const {
-  const int64_t most = std::max({target_forward, drafter_step, evaluation, saving});
+  const int64_t most = std::max({step(), evaluation, saving});
   return most + static_cast<int64_t>(kAllocatorSlack * static_cast<double>(most)) + scratch();
 }
 
@@ -111,16 +111,25 @@ MemoryPlan plan_memory(const StepShape& shape) {
   Ledger evaluation = step;
   add_evaluation(evaluation, shape);
   plan.evaluation = evaluation.peak();
-  add_drafter_step(step, shape);
-  plan.drafter_step = step.peak();
-  if (plan.drafter_step > plan.target_forward) plan.parts = step.parts_at_peak();
+  int64_t most = plan.target_forward;
+  const auto play = [&](int64_t& peak, const auto& add_part) {
+    step.restart_peak();
+    add_part(step, shape);
+    peak = step.peak();
+    if (peak > most) plan.parts = step.parts_at_peak();
+    most = std::max(most, peak);
+  };
+  play(plan.forward, add_drafter_forward);
+  play(plan.head, add_head);
+  play(plan.backward, add_drafter_backward);
+  plan.drafter_step = std::max({plan.forward, plan.head, plan.backward});
   // A snapshot of weights, masters and moments is written while training goes on.
-  const int64_t snapshot =
+  plan.snapshot =
       count_drafter_parameters(shape.drafter) * (shape.element_bytes + shape.master_bytes() + 8);
-  plan.saving = std::max(plan.target_forward, plan.drafter_step) + snapshot;
+  plan.saving = plan.step() + plan.snapshot;
   // A state in shards is gathered before it is copied.
   if (shape.optimizer_shards > 1)
-    plan.saving += snapshot - count_drafter_parameters(shape.drafter) * shape.element_bytes;
+    plan.saving += plan.snapshot - count_drafter_parameters(shape.drafter) * shape.element_bytes;
   if (!shape.has_target_copy)
     plan.mapped = count_target_parameters(shape.target) * shape.target_element_bytes;
   plan.step_flops = count_step_flops(shape);
@@ -174,7 +183,7 @@ std::string print_plan(const MemoryPlan& plan, int64_t budget) {
   const StepShape& s = plan.shape;
   std::string text;
   const auto line = [&](const std::string& name, int64_t bytes) {
-    text += fmt::format("  {:<42} {:>12}\n", name, print_bytes(bytes));
+    text += fmt::format("  {:<46} {:>12}\n", name, print_bytes(bytes));
   };
   text += fmt::format(
       "drafter of {:.3f} billion parameters; {} context tokens, {} blocks of {} = {} rows\n",
@@ -184,9 +193,13 @@ std::string print_plan(const MemoryPlan& plan, int64_t budget) {
   for (const auto& [part, bytes] : plan.parts)
     if (bytes > 0) line(part, bytes);
   text += "phases:\n";
-  line("state that stays (from step 1 on)", plan.state);
+  line("state that stays, moments included", plan.state);
   line("target's forward", plan.target_forward);
-  line("drafter's forward and backward", plan.drafter_step);
+  line("drafter's forward", plan.forward);
+  line("lm_head and loss", plan.head);
+  line("drafter's backward", plan.backward);
+  line("training step 1", plan.step());
+  line("training step 2 (moments exist from the start)", plan.step());
   line("evaluation", plan.evaluation);
   line("a step while a checkpoint is written", plan.saving);
   if (plan.scratch() > 0) line("scratch of matrix products", plan.scratch());

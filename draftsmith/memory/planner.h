@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -15,15 +16,21 @@ namespace draftsmith::memory {
 struct MemoryPlan {
   StepShape shape;                       // with what was chosen
   std::map<std::string, int64_t> parts;  // of the peak, by part
-  int64_t state = 0;                     // weights, masters, gradients, moments
+  int64_t state = 0;                     // weights, masters, gradients, moments, from the start on
   int64_t target_forward = 0;            // peak while the target runs
-  int64_t drafter_step = 0;              // peak of forward, head and backward
+  int64_t forward = 0;                   // peak of the drafter's forward,
+  int64_t head = 0;                      // of lm_head and loss,
+  int64_t backward = 0;                  // and of the drafter's backward
+  int64_t drafter_step = 0;              // the largest of the three
   int64_t evaluation = 0;                // peak of a forward on held out sequences
+  int64_t snapshot = 0;                  // the state's copy for a checkpoint
   int64_t saving = 0;                    // a step while a snapshot is written
   int64_t mapped = 0;                    // of the target's files, shared with the system's cache
   double step_flops = 0;                 // of the drafter
   double cheapest_flops = 0;             // the same without recomputation
 
+  /// The most tensor bytes of a training step, the first one or any: moments exist from the start.
+  int64_t step() const { return std::max(target_forward, drafter_step); }
   /// Beside tensors, while bfloat16 products are made by all that share the host's memory.
   int64_t scratch() const;
   /// The most bytes at any time: of tensors, with allocator slack, and scratch.

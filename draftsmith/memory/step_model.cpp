@@ -85,6 +85,8 @@ struct Sizes {
 
   /// Rows of the head: at most K - 1 of K slots have a label.
   int64_t supervised() const { return s.blocks * (s.drafter.block_size - 1); }
+  /// Of the states that the head sees, kept for backward.
+  int64_t head_gradient() const { return supervised() * D * b; }
   /// What the head says about each row, the best ids for trees among it.
   int64_t row_terms() const {
     return R * (9 * kFloat + 3 * kLong + s.tree_budget * (kLong + kFloat));
@@ -253,13 +255,15 @@ void add_evaluation(Ledger& ledger, const StepShape& s) {
 }
 
 void add_drafter_step(Ledger& ledger, const StepShape& s) {
+  add_drafter_forward(ledger, s);
+  add_head(ledger, s);
+  add_drafter_backward(ledger, s);
+}
+
+void add_drafter_forward(Ledger& ledger, const StepShape& s) {
   const Sizes z(s);
-  const int64_t b = z.b;
-  const auto F = static_cast<int64_t>(s.drafter.target_layer_ids.size()) * s.drafter.hidden_size;
-  const int64_t L = s.drafter.num_layers;
-  // Forward.
   ledger.add(kContext, z.projected());
-  for (int64_t i = 0; i < L; ++i) {
+  for (int64_t i = 0; i < s.drafter.num_layers; ++i) {
     if (s.recomputes_layers) {
       Ledger layer;
       forward_layer(layer, z, s);
@@ -270,13 +274,23 @@ void add_drafter_step(Ledger& ledger, const StepShape& s) {
     ledger.add(kAttention, z.states());  // the layer's output, kept for the next norm
   }
   ledger.add(kAttention, z.states() + z.R * kDouble);  // after the final norm
-  const int64_t head_gradient = z.supervised() * z.D * b;
-  ledger.add(kHead, head_gradient + z.row_terms());
+}
+
+void add_head(Ledger& ledger, const StepShape& s) {
+  const Sizes z(s);
+  ledger.add(kHead, z.head_gradient() + z.row_terms());
   ledger.touch(kHead, z.head_chunk());
-  // Backward. The terms of the rows live as long as the micro-step.
+}
+
+void add_drafter_backward(Ledger& ledger, const StepShape& s) {
+  const Sizes z(s);
+  const int64_t b = z.b;
+  const auto F = static_cast<int64_t>(s.drafter.target_layer_ids.size()) * s.drafter.hidden_size;
+  const int64_t L = s.drafter.num_layers;
+  // The terms of the rows live as long as the micro-step.
   ledger.add(kBackward, z.states());
   ledger.touch(kBackward, std::min(kScaledRows, z.supervised()) * z.D * (kFloat + b));
-  ledger.drop(kHead, head_gradient);
+  ledger.drop(kHead, z.head_gradient());
   ledger.touch(kBackward, z.states());  // final norm
   ledger.drop(kAttention, z.R * kDouble);
   for (int64_t i = 0; i < L; ++i) {

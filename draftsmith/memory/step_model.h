@@ -60,6 +60,11 @@ void add_batches_ahead(Ledger& ledger, const StepShape& shape);
 /// sums; then everything of the batch is dropped.
 void add_drafter_step(Ledger& ledger, const StepShape& shape);
 
+/// Its parts, which follow each other.
+void add_drafter_forward(Ledger& ledger, const StepShape& shape);
+void add_head(Ledger& ledger, const StepShape& shape);
+void add_drafter_backward(Ledger& ledger, const StepShape& shape);
+
 /// Floating-point operations of forward and backward of the drafter, attention not counted.
 double count_step_flops(const StepShape& shape);
 

@@ -282,6 +282,7 @@ void Trainer::refuse_step(const BadStep& step) {
 }
 
 void Trainer::evaluate(LoggedSteps& line) {
+  const memory::Stage stage("evaluation");
   const auto make = [&](data::SourceBatch batch) {
     auto made = make_batch_ ? make_batch_(std::move(batch))
                             : pipeline::make_train_batch(

@@ -5,6 +5,7 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/planned_run.h"
 #include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/ops/product.h"
 
@@ -232,8 +233,44 @@ TEST(Planner, PrintsThePartsAndTheChoice) {
   const auto text = print_plan(plan, 900 * kGiB);
   for (const char* part :
        {"1.730 billion parameters", "moments", "MLP activations", "nothing is recomputed",
-        "rows of logits", "budget: 900 GiB"})
+        "rows of logits", "budget: 900 GiB", "training step 1", "training step 2", "evaluation",
+        "while a checkpoint is written"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+}
+
+TEST(Planner, KnowsThePeaksOfAStepsParts) {
+  for (const bool recomputes : {false, true}) {
+    auto shape = reference_shape();
+    shape.chunk_rows = 512;
+    shape.recomputes_layers = recomputes;
+    const auto plan = plan_memory(shape);
+    EXPECT_EQ(plan.drafter_step, std::max({plan.forward, plan.head, plan.backward}));
+    for (const int64_t peak : {plan.forward, plan.head, plan.backward})
+      EXPECT_GT(peak, plan.state);
+    Ledger whole;
+    add_state(whole, shape);
+    add_target_forward(whole, shape);
+    whole.restart_peak();
+    add_drafter_step(whole, shape);
+    EXPECT_EQ(plan.drafter_step, whole.peak());
+    EXPECT_EQ(plan.saving, plan.step() + plan.snapshot);
+  }
+}
+
+TEST(Planner, ComparesWithWhatWasMeasured) {
+  const auto plan = choose_plan(reference_shape(), {}, 1000 * kGiB);
+  const auto text = compare_with_plan(
+      plan, {{"the drafter's backward", 777 * kGiB}, {"step", 800 * kGiB}}, 801 * kGiB);
+  const auto row_of = [&](const std::string& name) {
+    const size_t begin = text.find(name);
+    EXPECT_NE(begin, std::string::npos) << name << " in\n" << text;
+    return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
+  };
+  EXPECT_NE(row_of("the drafter's backward").find(print_bytes(plan.backward)), std::string::npos);
+  EXPECT_NE(row_of("the drafter's backward").find("777 GiB"), std::string::npos);
+  EXPECT_NE(row_of("peak").find("801 GiB"), std::string::npos);
+  EXPECT_EQ(row_of("evaluation").back(), '-');  // none was run
+  EXPECT_NE(row_of("moments").find(print_bytes(plan.parts.at("moments"))), std::string::npos);
 }
 
 }  // namespace

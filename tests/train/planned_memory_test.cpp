@@ -3,9 +3,10 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/memory/host_allocator.h"
-#include "draftsmith/memory/planner.h"
+#include "draftsmith/memory/planned_run.h"
 
 #include "bench/shaped_run.h"
+#include "tests/support/reference.h"
 
 namespace draftsmith::train {
 namespace {
@@ -76,6 +77,52 @@ TEST_P(PlannedMemory, AcceptsBudgetsThatHardlySuffice) {
         needed,
         run_as_planned(*find_plan(smallest), 0, i % 2 == 0 ? Anchors::kSpread : Anchors::kLate));
   EXPECT_LE(static_cast<double>(smallest), 1.1 * static_cast<double>(needed));
+}
+
+TEST(RunByPlan, TakesAsMuchInTheFirstStepAsInTheSecond) {
+  memory::install_host_allocator();
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);  // the scratch of several only sometimes peaks at the same time
+  const auto shape =
+      bench::make_shape({256, 1024, 4, 2, 64, 3, 3, 4000, 256, 16, 8, 0, true, true, false, 64});
+  ShapedRun run(shape);
+  std::vector<int64_t> peaks;
+  for (int step = 0; step < 2; ++step) {
+    memory::reset_host_peak();
+    run.run_step();
+    peaks.push_back(memory::host_bytes().peak);
+  }
+  at::set_num_threads(threads);
+  EXPECT_NEAR(
+      static_cast<double>(peaks[0]), static_cast<double>(peaks[1]),
+      0.001 * static_cast<double>(peaks[1]));
+}
+
+TEST(RunByPlan, ComparesPlannedWithMeasuredWhereMemoryRunsOut) {
+  memory::install_host_allocator();
+  auto shape =
+      bench::make_shape({256, 1024, 4, 2, 64, 3, 3, 4000, 256, 16, 8, 0, true, true, false, 64});
+  const auto plan = memory::plan_memory(shape);
+  const int64_t before = memory::host_bytes().live;
+  ShapedRun run(shape);
+  memory::reset_host_peak();
+  // Room for forward and head, but not for backward.
+  ASSERT_GT(plan.backward, plan.head);
+  memory::limit_host_bytes(
+      before + run.lm_head_bytes() + (plan.backward + std::max(plan.head, plan.forward)) / 2);
+  ::testing::internal::CaptureStderr();
+  testing::expect_error<memory::OutOfMemory>(
+      [&] { memory::run_by_plan(plan, torch::kCPU, [&] { run.run_step(); }); },
+      {"bytes asked", " free", "the drafter's backward"});
+  memory::limit_host_bytes(0);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  for (const char* part :
+       {"planned", "measured", "the drafter's forward", "the drafter's backward", "moments"})
+    EXPECT_NE(log.find(part), std::string::npos) << part << " in\n" << log;
+  const auto peaks = memory::host_phase_peaks();
+  for (const char* phase : {"the drafter's forward", "lm_head and loss", "the drafter's backward"})
+    EXPECT_NE(log.find(memory::print_bytes(peaks.at(phase))), std::string::npos) << phase << " in\n"
+                                                                                 << log;
 }
 
 // Shapes that differ in what dominates: weights, activations, the head, the scratch of attention.
