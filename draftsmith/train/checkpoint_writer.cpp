@@ -37,12 +37,20 @@ void write_and_tidy(
     const std::filesystem::path& run_folder,
     const TrainState& state,
     int64_t keep_last) {
-  // Made anew by a save, a folder that was removed would hold checkpoints and nothing else.
-  if (!std::filesystem::exists(run_folder)) fail_write(run_folder, "the run's folder was removed");
+  const auto check_folder = [&] {
+    if (!std::filesystem::exists(run_folder))
+      fail_write(run_folder, "the run's folder was removed");
+  };
+  check_folder();  // made anew by a save, it would hold checkpoints and nothing else
   const int64_t step = state.progress.step;
-  write_checkpoint(checkpoint_path(run_folder, step), state);
-  if (state.progress.best.step == step) point_best_to(run_folder, step);
-  remove_old_checkpoints(run_folder, step, keep_last);
+  try {
+    write_checkpoint(checkpoint_path(run_folder, step), state);
+    if (state.progress.best.step == step) point_best_to(run_folder, step);
+    remove_old_checkpoints(run_folder, step, keep_last);
+  } catch (const std::exception&) {
+    check_folder();  // whatever was missed first
+    throw;
+  }
 }
 
 }  // namespace
