@@ -2,10 +2,13 @@
 // The planner's bytes against the measured peaks of two training steps, each case in a process of
 // its own: tensor bytes, and resident memory beyond what the program has before the first tensor.
 //   build/release/bin/bench_plan [CASE]
+//   build/release/bin/bench_plan target DIR TOKENS    a forward of the target in DIR (bench_target
+//                                                     make DIR) over one row, bfloat16 and float32
 #include <string>
 
 #include "draftsmith/base/child_process.h"
 #include "draftsmith/memory/planner.h"
+#include "draftsmith/model/target.h"
 
 #include "bench/measure.h"
 #include "bench/shaped_run.h"
@@ -67,12 +70,46 @@ void print_case(const ShapeSizes& c) {
        ratio(planned + plan.scratch(), resident)});
 }
 
+/// A forward of a target, captured layers and all, with its weights mapped or converted before.
+void print_target(const std::string& folder, const std::string& dtype, int64_t tokens) {
+  model::TargetSettings settings;
+  settings.path = folder;
+  settings.dtype = dtype;
+  const auto target = model::Target::load(settings);
+  memory::StepShape shape;
+  shape.target = target.config();
+  shape.drafter.hidden_size = target.config().hidden_size;
+  shape.drafter.target_layer_ids = {1, target.config().num_layers - 2};
+  shape.element_bytes = shape.target_element_bytes = dtype == "float32" ? 4 : 2;
+  shape.context_tokens = tokens;
+  shape.threads = at::get_num_threads();
+  shape.product_scratch = memory::measure_product_scratch();
+  memory::Ledger planned;
+  memory::add_target_forward(planned, shape);
+  const auto ids = torch::arange(tokens, torch::kLong).remainder(1000).unsqueeze(0);
+  target.forward(ids, shape.drafter.target_layer_ids);
+  memory::reset_host_peak();
+  const int64_t before = memory::host_bytes().live;
+  target.forward(ids, shape.drafter.target_layer_ids);
+  const int64_t peak = memory::host_bytes().peak - before;
+  print_row(
+      {folder, dtype, fmt::format("{}", tokens), mebibytes(planned.peak()), mebibytes(peak),
+       fmt::format("{:.3f}", static_cast<double>(planned.peak()) / static_cast<double>(peak))});
+}
+
 }  // namespace
 }  // namespace draftsmith::bench
 
 int main(int argc, char** argv) {
   using namespace draftsmith;
   using namespace draftsmith::bench;
+  if (argc == 4 && std::string(argv[1]) == "target") {
+    memory::install_host_allocator();
+    print_header({"target", "dtype", "tokens", "planned MiB", "tensors MiB", "ratio"});
+    for (const char* dtype : {"bfloat16", "float32"})
+      print_target(argv[2], dtype, std::stoll(argv[3]));
+    return 0;
+  }
   if (argc == 2) {
     memory::install_host_allocator();
     print_case(kCases[std::stoul(argv[1]) % std::size(kCases)]);

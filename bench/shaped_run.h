@@ -24,6 +24,8 @@ struct ShapeSizes {
   int64_t chunk_rows;
   int64_t tree_budget = 0;
   bool splits_masters = false;
+  ops::AttentionMethod attention = ops::AttentionMethod::kBlock;
+  ops::LossMethod loss = ops::LossMethod::kFused;
 };
 
 /// What the planner is told about them, with a target that has no layers.
@@ -56,6 +58,8 @@ inline memory::StepShape make_shape(const ShapeSizes& sizes) {
   shape.recomputes_layers = sizes.recomputes;
   shape.tree_budget = sizes.tree_budget;
   shape.splits_masters = sizes.splits_masters;
+  shape.attention = sizes.attention;
+  shape.loss = sizes.loss;
   return shape;
 }
 
@@ -78,6 +82,8 @@ class ShapedRun {
         optimizer_(drafter_.parameters(), {.splits_masters = shape.splits_masters}) {
     loss_.kl_weight = shape.has_teacher ? 0.15 : 0;
     loss_.chunk_rows = shape.chunk_rows;
+    if (shape.loss == ops::LossMethod::kRecompute) loss_.method = "recompute";
+    if (shape.loss == ops::LossMethod::kFull) loss_.method = "full";
   }
 
   int64_t lm_head_bytes() const { return static_cast<int64_t>(lm_head_.nbytes()); }
@@ -85,7 +91,7 @@ class ShapedRun {
   const model::Drafter& drafter() const { return drafter_; }
   const train::LossSettings& loss() const { return loss_; }
   model::ForwardPlan plan() const {
-    return {ops::AttentionMethod::kBlock, shape_.recomputes_layers};
+    return {shape_.attention, shape_.recomputes_layers};
   }
 
   train::MicroStep run_micro_step(

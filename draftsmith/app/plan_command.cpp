@@ -11,10 +11,12 @@
 #include "draftsmith/base/log.h"
 #include "draftsmith/base/stopwatch.h"
 #include "draftsmith/data/batch_source.h"
+#include "draftsmith/data/feature_format.h"
 #include "draftsmith/formats/json.h"
 #include "draftsmith/formats/stored_dtype.h"
 #include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/model/drafter_init.h"
+#include "draftsmith/ops/block_methods.h"
 #include "draftsmith/pipeline/split.h"
 #include "draftsmith/train/objective.h"
 
@@ -81,6 +83,15 @@ memory::StepShape make_step_shape(
   shape.shares_target = pipeline.shares_devices(config.target);
   // A GPU maps no files; and targets elsewhere leave only waiting batches with the drafter.
   shape.has_target_copy = shape.shares_target && (shape.has_target_copy || shape.is_on_gpu);
+  shape.attention = ops::find_method_that_runs(
+      model::parse_attention_method(config.attention.method),
+      shape.is_on_gpu ? torch::kCUDA : torch::kCPU, model::parse_dtype(config.drafter.dtype),
+      {0, drafter.num_heads, drafter.num_kv_heads, drafter.head_dim});
+  shape.loss = train::parse_loss_method(config.loss.method);
+  shape.has_stored_features =
+      !config.data.path.empty() && data::is_feature_folder(config.data.path);
+  if (shape.has_stored_features && data::read_feature_header(config.data.path).format != "bf16")
+    shape.unpacked_tokens = std::min(config.data.max_length, shape.context_tokens);
   if (config.train.shard_optimizer) shape.optimizer_shards = pipeline.drafter_workers;
   if (pipeline.target_workers > 0) {
     shape.target_workers = std::count(targets.begin(), targets.end(), device);

@@ -31,7 +31,9 @@ std::vector<bool> list_recomputation(const MemorySettings& settings) {
 
 /// Chunk rows that may be chosen, fastest first.
 std::vector<int64_t> list_chunk_rows(const StepShape& shape) {
+  if (shape.loss == ops::LossMethod::kFull) return {shape.supervised_rows()};
   if (shape.chunk_rows > 0) return {shape.chunk_rows};
+  if (shape.loss == ops::LossMethod::kRecompute) return {ops::kRecomputedRows};
   std::vector<int64_t> rows = {
       ops::default_chunk_rows(shape.drafter.vocab_size, shape.element_bytes)};
   while (rows.back() > kSmallestChunk)
@@ -131,7 +133,7 @@ MemoryPlan plan_memory(const StepShape& shape) {
   if (shape.optimizer_shards > 1)
     plan.saving += plan.snapshot - count_drafter_parameters(shape.drafter) * shape.element_bytes;
   if (!shape.has_target_copy)
-    plan.mapped = count_target_parameters(shape.target) * shape.target_element_bytes;
+    plan.mapped = count_loaded_parameters(shape) * shape.target_element_bytes;
   plan.step_flops = count_step_flops(shape);
   StepShape cheapest = shape;
   cheapest.recomputes_layers = false;

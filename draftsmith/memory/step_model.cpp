@@ -4,35 +4,20 @@
 
 #include <algorithm>
 
+#include "draftsmith/memory/step_parts.h"
 #include "draftsmith/model/weights.h"
 #include "draftsmith/ops/block_methods.h"
 
 namespace draftsmith::memory {
 namespace {
 
-constexpr int64_t kFloat = 4;
-constexpr int64_t kDouble = 8;
-constexpr int64_t kLong = 8;
 constexpr int64_t kScaledRows = 2048;  // of the head's gradient at a time
-constexpr const char* kFeatures = "target features and teacher states";
 constexpr const char* kContext = "context keys and values";
 constexpr const char* kAttention = "attention activations";
 constexpr const char* kMlp = "MLP activations";
 constexpr const char* kHead = "head: logits and gradient";
 constexpr const char* kGradients = "gradients of the step";
 constexpr const char* kBackward = "backward: passing gradients";
-constexpr const char* kTarget = "target activations";
-
-int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
-  int64_t count = 0;
-  for (const auto& spec : specs) {
-    int64_t numel = 1;
-    for (const int64_t size : spec.shape)
-      numel *= size;
-    count += numel;
-  }
-  return count;
-}
 
 /// Of the attention tiles of all layers: those of a full layer see all context.
 ops::TileRule::Bounds bound_tiles(const StepShape& s) {
@@ -71,36 +56,86 @@ struct Sizes {
 
   /// Context keys before the norm and rotated, the norm's scales, and values.
   int64_t saved_context() const { return 3 * context_keys() + T * G * kDouble; }
-  /// Normed input, queries and keys before and after, values, output, log sums, scales.
+  /// Normed input, queries and keys before and after, values, output, scales, and what the method
+  /// keeps beside its output.
   int64_t saved_attention() const {
     return states() + 2 * queries() + 3 * block_keys() + queries() + R * (H + G + 1) * kDouble +
-           log_sums();
+           saved_by_method();
   }
-  int64_t log_sums() const { return R * H * (s.is_on_gpu ? kFloat : kDouble); }
+  int64_t saved_by_method() const {
+    if (s.attention == ops::AttentionMethod::kGather) return 0;
+    if (s.attention == ops::AttentionMethod::kDense)
+      // Weights as softmax leaves them and as they are multiplied, the mask; heads side by side.
+      return dense_cells() * (kFloat + b) + R * (T + R) + queries() + 2 * (T + R) * Gd * b;
+    return R * H * (s.is_on_gpu ? kFloat : kDouble);  // log sums
+  }
   /// Sum before the MLP, its norm, gate, up and their product.
   int64_t saved_mlp() const { return 2 * states() + 3 * mlp() + R * kDouble; }
 
   /// Features projected and normed, the norm's scales, and the angles of all positions.
   int64_t projected() const { return 2 * context() + T * kDouble + (T + R) * E * b; }
 
-  /// Rows of the head: at most K - 1 of K slots have a label.
-  int64_t supervised() const { return s.blocks * (s.drafter.block_size - 1); }
+  int64_t supervised() const { return s.supervised_rows(); }
   /// Of the states that the head sees, kept for backward.
   int64_t head_gradient() const { return supervised() * D * b; }
   /// What the head says about each row, the best ids for trees among it.
   int64_t row_terms() const {
     return R * (9 * kFloat + 3 * kLong + s.tree_budget * (kLong + kFloat));
   }
-  /// Of logits at a time.
+  /// Of logits at a time; beside kFused the teacher's are not counted.
   int64_t head_rows() const {
-    return std::min(s.chunk_rows, supervised() * (s.has_teacher ? 2 : 1));
+    if (s.loss == ops::LossMethod::kFull) return supervised();
+    const bool counts_teacher = s.has_teacher && s.loss == ops::LossMethod::kFused;
+    return std::min(s.chunk_rows, supervised() * (counts_teacher ? 2 : 1));
   }
   int64_t head_chunk() const {
-    return head_rows() * ((s.drafter.vocab_size + 3 * D) * b + s.tree_budget * (kLong + kDouble));
+    const int64_t V = s.drafter.vocab_size, r = head_rows();
+    if (s.loss == ops::LossMethod::kFused)
+      return r * ((V + 3 * D) * b + s.tree_budget * (kLong + kDouble));
+    return r * (V * composed_logit() + 3 * D * b);
+  }
+  /// Of one logit by libtorch's operations: what they make of the student's, then of the teacher's, and
+  /// the sorted ids of trees.
+  int64_t composed_logit() const {
+    const int64_t narrow = b == kFloat ? 0 : b;
+    const int64_t student = narrow + 4 * kFloat, teacher = narrow + 4 * kFloat;
+    const int64_t sorted = s.tree_budget > 0 ? 2 * (kFloat + kLong) : 0;
+    return student + (s.has_teacher ? teacher : 0) + sorted;
+  }
+  /// Kept for backward where the logits of all rows are: logarithms and probabilities.
+  int64_t kept_logits() const {
+    if (s.loss != ops::LossMethod::kFull) return 0;
+    return supervised() * s.drafter.vocab_size * (s.has_teacher ? 3 : 2) * kFloat;
   }
 
-  /// While one head's tiles run forward or backward, on every thread.
+  /// Query heads times what a dense mask shows them.
+  int64_t dense_cells() const { return H * R * (T + R); }
+
+  /// Scores while they become weights, and the mask while it is made; backward takes less.
+  int64_t dense_scratch() const {
+    const int64_t narrow = b == kFloat ? 0 : kFloat;
+    return dense_cells() * (kFloat + narrow) + 6 * R * (T + R) + 2 * (T + R) * Gd * b;
+  }
+
+  /// The keys, values and mask of some blocks at a time.
+  int64_t gather_scratch(bool is_backward) const {
+    constexpr int64_t kBlocks = 45;
+    const int64_t n = std::min(s.blocks, kBlocks), K = s.drafter.block_size;
+    const auto& sliding = s.drafter.is_sliding;
+    const bool has_full = std::find(sliding.begin(), sliding.end(), false) != sliding.end();
+    const int64_t window = has_full || sliding.empty() ? T : s.drafter.sliding_window;
+    const int64_t L = std::min(T, window), cells = n * K * (L + K);
+    const int64_t keys = 2 * n * (L + K) * Gd * b, heads = n * K * C * b;
+    const int64_t mask = cells + H / G * cells * (1 + b) + n * L * kLong;
+    if (!is_backward) return keys + keys / 2 + 4 * heads + mask;
+    const int64_t sums = (R * C + 2 * (T + R) * Gd) * kFloat;
+    return sums + 2 * keys + 4 * heads + mask;  // the keys, and their gradients
+  }
+
+  /// While attention runs forward or backward; of kBlock one head's tiles on every thread.
   int64_t attention_scratch(int64_t threads, bool is_backward) const {
+    if (s.attention == ops::AttentionMethod::kDense) return dense_scratch();
+    if (s.attention == ops::AttentionMethod::kGather) return gather_scratch(is_backward);
     if (s.is_on_gpu) return is_backward ? R * H * kFloat : 0;  // tiles are in shared memory
     const int64_t queries = R * (H / G);
     const int64_t packed = G == 1 ? 0 : queries * E * b;  // all heads are no copy
@@ -153,7 +188,7 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s, bool is_
   ledger.add(kBackward, z.queries() + key_gradients);
   ledger.touch(kBackward, z.attention_scratch(s.threads, true));
   ledger.drop(kBackward, z.queries());
-  ledger.drop(kAttention, 2 * z.queries() + 2 * z.block_keys() + z.log_sums());
+  ledger.drop(kAttention, 2 * z.queries() + 2 * z.block_keys() + z.saved_by_method());
   ledger.drop(kContext, 2 * z.context_keys());
   ledger.touch(kBackward, z.states() + z.queries());
   ledger.add(kGradients, (z.D * z.C + 2 * z.D * z.Gd) * b);
@@ -168,12 +203,21 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s, bool is_
 
 }  // namespace
 
-int64_t count_drafter_parameters(const formats::DrafterConfig& config) {
-  return sum_numel(model::list_drafter_weights(config));
+/// While a bfloat16 product of so many elements is made, beside its result.
+
+int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
+  int64_t count = 0;
+  for (const auto& spec : specs) {
+    int64_t numel = 1;
+    for (const int64_t size : spec.shape)
+      numel *= size;
+    count += numel;
+  }
+  return count;
 }
 
-int64_t count_target_parameters(const formats::TargetConfig& config) {
-  return sum_numel(model::list_target_weights(config));
+int64_t count_drafter_parameters(const formats::DrafterConfig& config) {
+  return sum_numel(model::list_drafter_weights(config));
 }
 
 void add_state(Ledger& ledger, const StepShape& s) {
@@ -184,44 +228,10 @@ void add_state(Ledger& ledger, const StepShape& s) {
   ledger.add("gradient sums", P * kFloat);
   ledger.add("moments", 2 * own * kFloat);
   if (s.has_target_copy)
-    ledger.add("target weights", count_target_parameters(s.target) * s.target_element_bytes);
+    ledger.add("target weights", count_loaded_parameters(s) * s.target_element_bytes);
   if (s.element_bytes != s.target_element_bytes || !s.shares_target)
     ledger.add(
         "the drafter's own lm_head", s.target.vocab_size * s.target.hidden_size * s.element_bytes);
-}
-
-void add_target_forward(Ledger& ledger, const StepShape& s) {
-  const auto& t = s.target;
-  const int64_t T = s.context_tokens, b = s.target_element_bytes;
-  const int64_t states = T * t.hidden_size * b;
-  const auto captured = static_cast<int64_t>(s.drafter.target_layer_ids.size());
-  const int64_t embedded =
-      s.rows() * (s.drafter.hidden_size * s.element_bytes + 4 * kLong + kFloat);
-  if (!s.shares_target) {
-    ledger.add(kFeatures, (captured + 1) * states / b * s.element_bytes + embedded);
-    return;
-  }
-  const int64_t queries = T * t.num_heads * t.head_dim * b;
-  const int64_t keys = T * t.num_kv_heads * t.head_dim * b;
-  const int64_t mlp = T * t.intermediate_size * b;
-  // While a late layer runs: captured states, its input and the sum after attention.
-  ledger.add(kTarget, captured * states);
-  ledger.add(kTarget, 2 * states);
-  ledger.touch(kTarget, 2 * states + 3 * queries + 2 * keys);  // attention, next to normed input
-  ledger.touch(kTarget, states + 3 * mlp);                     // MLP, next to its normed input
-  ledger.drop(kTarget, 2 * states);
-  // The captured states become one tensor.
-  ledger.add(kTarget, states);
-  ledger.add(kFeatures, captured * states);
-  ledger.drop(kTarget, captured * states);
-  ledger.add(kFeatures, states);
-  ledger.drop(kTarget, states);
-  if (s.element_bytes != b) {
-    const int64_t converted = (captured + 1) * states / b * s.element_bytes;
-    ledger.add(kFeatures, converted);
-    ledger.drop(kFeatures, (captured + 1) * states);
-  }
-  ledger.add(kFeatures, embedded);
 }
 
 void add_other_drafters(Ledger& ledger, const StepShape& s) {
@@ -243,13 +253,25 @@ void add_batches_ahead(Ledger& ledger, const StepShape& s) {
 }
 
 void add_evaluation(Ledger& ledger, const StepShape& s) {
-  const Sizes z(s);
-  ledger.add(kContext, z.projected());
-  Ledger layer;
-  forward_layer(layer, z, s);
-  ledger.add(kAttention, 2 * z.states());  // input and output of a layer
-  ledger.touch("layer", layer.peak());
-  ledger.drop(kAttention, z.states());
+  StepShape evaluated = s;  // blocks attend by tiles where they can
+  if (s.attention == ops::AttentionMethod::kDense)
+    evaluated.attention = ops::AttentionMethod::kBlock;
+  const Sizes z(evaluated);
+  const int64_t angles = (z.T + z.R) * z.E * z.b;
+  ledger.touch(kContext, 2 * z.context());
+  ledger.add(kContext, z.context() + angles);
+  // A layer: its input, that normed, and what attention takes and gives, which outlive it.
+  const int64_t kept = 2 * z.states() + z.queries() + 2 * z.block_keys();
+  ledger.add(kAttention, kept);
+  ledger.add(kContext, 2 * z.context_keys());
+  ledger.add(kAttention, z.queries());
+  ledger.touch(kAttention, z.saved_by_method() + z.attention_scratch(s.threads, false));
+  ledger.drop(kContext, 2 * z.context_keys());
+  ledger.touch(kMlp, 5 * z.states() + 3 * z.mlp());
+  ledger.drop(kAttention, kept + z.queries());
+  ledger.drop(kContext, z.context() + angles);
+  // The head, beside the last states.
+  ledger.add(kAttention, z.states());
   ledger.add(kHead, z.row_terms());
   ledger.touch(kHead, z.head_chunk());
 }
@@ -280,6 +302,7 @@ void add_head(Ledger& ledger, const StepShape& s) {
   const Sizes z(s);
   ledger.add(kHead, z.head_gradient() + z.row_terms());
   ledger.touch(kHead, z.head_chunk());
+  ledger.add(kHead, z.kept_logits());
 }
 
 void add_drafter_backward(Ledger& ledger, const StepShape& s) {
@@ -290,7 +313,8 @@ void add_drafter_backward(Ledger& ledger, const StepShape& s) {
   // The terms of the rows live as long as the micro-step.
   ledger.add(kBackward, z.states());
   ledger.touch(kBackward, std::min(kScaledRows, z.supervised()) * z.D * (kFloat + b));
-  ledger.drop(kHead, z.head_gradient());
+  if (s.loss != ops::LossMethod::kFused) ledger.touch(kHead, z.head_chunk() - z.kept_logits());
+  ledger.drop(kHead, z.head_gradient() + z.kept_logits());
   ledger.touch(kBackward, z.states());  // final norm
   ledger.drop(kAttention, z.R * kDouble);
   for (int64_t i = 0; i < L; ++i) {
@@ -334,17 +358,9 @@ double count_step_flops(const StepShape& s) {
   const double head = 2 * D * static_cast<double>(s.drafter.vocab_size) *
                       static_cast<double>(s.blocks * (s.drafter.block_size - 1));
   const double again = s.recomputes_layers ? forward : 0;
-  return 3 * forward + again + (s.has_teacher ? 3 : 2) * head;
-}
-
-double count_target_flops(const StepShape& s) {
-  std::vector<model::WeightSpec> matrices;
-  for (auto& spec : model::list_target_weights(s.target)) {
-    const bool is_in_a_layer = spec.layer >= 0 && spec.layer < s.target.num_layers;
-    if (spec.kind == model::WeightKind::kMatrix && is_in_a_layer)
-      matrices.push_back(std::move(spec));
-  }
-  return 2 * static_cast<double>(sum_numel(matrices)) * static_cast<double>(s.context_tokens);
+  const double head_again =
+      s.loss == ops::LossMethod::kRecompute ? (s.has_teacher ? 2 : 1) * head : 0;
+  return 3 * forward + again + (s.has_teacher ? 3 : 2) * head + head_again;
 }
 
 }  // namespace draftsmith::memory

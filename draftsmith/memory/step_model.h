@@ -5,6 +5,8 @@
 
 #include "draftsmith/formats/hf_config.h"
 #include "draftsmith/memory/ledger.h"
+#include "draftsmith/ops/block_attention.h"
+#include "draftsmith/ops/lm_head_loss.h"
 
 namespace draftsmith::memory {
 
@@ -20,12 +22,16 @@ struct StepShape {
   int64_t threads = 1;               // of this process
   bool has_teacher = true;           // KL: the target's final states are needed
   bool recomputes_layers = false;
-  bool has_target_copy = false;  // the target's weights are converted or on a GPU, not mapped
-  bool shares_target = true;     // its forwards and its head are in the drafter's memory
-  bool is_on_gpu = false;        // the drafter is: its kernels keep other things
-  bool splits_masters = false;   // masters are the weights and 16 bits
-  int64_t product_scratch = 0;   // of this machine: see measure_product_scratch
-  int64_t tree_budget = 0;       // nodes of the trees that logged steps count
+  ops::AttentionMethod attention = ops::AttentionMethod::kBlock;  // that runs on this device
+  ops::LossMethod loss = ops::LossMethod::kFused;
+  bool has_stored_features = false;  // the target's layers neither run nor are loaded
+  int64_t unpacked_tokens = 0;       // of the longest sequence, where such features are quantised
+  bool has_target_copy = false;      // the target's weights are converted or on a GPU, not mapped
+  bool shares_target = true;         // its forwards and its head are in the drafter's memory
+  bool is_on_gpu = false;            // the drafter is: its kernels keep other things
+  bool splits_masters = false;       // masters are the weights and 16 bits
+  int64_t product_scratch = 0;       // of this machine: see measure_product_scratch
+  int64_t tree_budget = 0;           // nodes of the trees that logged steps count
   // Of a pipeline, where it uses the same memory:
   int64_t waiting_batches = 0;  // made by the target, not yet taken by the drafter
   int64_t target_workers = 0;   // forwards of the target beside the drafter's step; 0 = in turn
@@ -36,10 +42,15 @@ struct StepShape {
   /// Of a parameter's master, beside its weight.
   int64_t master_bytes() const { return element_bytes == 4 ? 0 : splits_masters ? 2 : 4; }
   int64_t rows() const { return blocks * drafter.block_size; }
+  /// Rows of the head: at most K - 1 of K slots have a label.
+  int64_t supervised_rows() const { return blocks * (drafter.block_size - 1); }
 };
 
 int64_t count_drafter_parameters(const formats::DrafterConfig& config);
 int64_t count_target_parameters(const formats::TargetConfig& config);
+
+/// Those that a run loads: all, or those of embedding and head.
+int64_t count_loaded_parameters(const StepShape& shape);
 
 /// The parts of a run that stay: weights, float32 masters, gradients and moments.
 void add_state(Ledger& ledger, const StepShape& shape);

@@ -49,6 +49,9 @@ struct LossTerms {
   torch::Tensor top_log_probs;      // [R, top_k] their log q
 };
 
+/// Student rows at a time of kRecompute, unless told otherwise.
+inline constexpr int64_t kRecomputedRows = 2048;
+
 /// Rows of logits at a time that are fast and take some 256 MiB: products are fastest at whole
 /// multiples of 512 rows, and no faster with more memory.
 int64_t default_chunk_rows(int64_t vocab_size, int64_t element_bytes);

@@ -13,8 +13,6 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kRecomputedRows = 2048;
-
 /// Terms of rows with logits `z` [r, V] of the statistics type, with gradient to them; `t` [r, V]
 /// are the teacher's, or undefined.
 ChunkTerms

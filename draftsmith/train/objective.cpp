@@ -13,12 +13,12 @@ int64_t choose_chunk_rows(const LossSettings& settings, int64_t vocab_size, int6
   return ops::default_chunk_rows(vocab_size, element_bytes);
 }
 
-ops::LossMethod method_of(const LossSettings& settings) {
-  if (settings.method == "full") return ops::LossMethod::kFull;
-  return settings.method == "recompute" ? ops::LossMethod::kRecompute : ops::LossMethod::kFused;
-}
-
 }  // namespace
+
+ops::LossMethod parse_loss_method(const std::string& name) {
+  if (name == "full") return ops::LossMethod::kFull;
+  return name == "recompute" ? ops::LossMethod::kRecompute : ops::LossMethod::kFused;
+}
 
 ops::LossOptions
 loss_options(const LossSettings& settings, int64_t vocab_size, int64_t element_bytes) {
@@ -26,7 +26,7 @@ loss_options(const LossSettings& settings, int64_t vocab_size, int64_t element_b
       .kl_weight = settings.kl_weight,
       .cap_weight = settings.cap_weight,
       .chunk_rows = choose_chunk_rows(settings, vocab_size, element_bytes),
-      .method = method_of(settings)};
+      .method = parse_loss_method(settings.method)};
 }
 
 Tensor dpace_weights(

@@ -9,6 +9,9 @@
 
 namespace draftsmith::train {
 
+/// "fused", "recompute" or "full" (settings allow nothing else).
+ops::LossMethod parse_loss_method(const std::string& name);
+
 /// The options of the head's operation; chunks hold 256 MiB of logits unless the settings say
 /// otherwise.
 ops::LossOptions

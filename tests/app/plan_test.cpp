@@ -84,6 +84,49 @@ TEST(Plan, CountsTargetWeightsThatAreConverted) {
   EXPECT_EQ(converted["mapped_bytes"].get<int64_t>(), 0);
 }
 
+TEST(Plan, CountsWhatTheMethodsOfASettingTake) {
+  const auto plan = [](const Arguments& more) {
+    const auto result = run_program(
+        Arguments{"plan", "--json"} + testing::tiny_settings(fixture("targets/qwen3-tiny")) +
+        Arguments{"--memory.budget=100000GiB"} + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return formats::Json::parse(result.out);
+  };
+  const auto block = plan({});
+  for (const char* method : {"--attention.method=gather", "--attention.method=dense"})
+    EXPECT_GT(plan({method})["drafter_backward_bytes"], block["drafter_backward_bytes"]) << method;
+  for (const char* method : {"--loss.method=full", "--loss.method=recompute"})
+    EXPECT_GT(plan({method})["head_bytes"], block["head_bytes"]) << method;
+}
+
+TEST(Plan, CountsNoTargetWhereItsStatesAreStored) {
+  const TempFolder folder;
+  const auto target = fixture("targets/qwen3-tiny");
+  const auto dataset = testing::write_tiny_dataset(folder);
+  const auto features = folder / "features";
+  const auto extracted = run_program(
+      {"extract", "--target.path=" + target.string(), "--data.path=" + dataset.string(),
+       "--drafter.target_layer_ids=0,2", "--extract.out=" + features.string(),
+       "--extract.format=fp8"});
+  ASSERT_EQ(extracted.exit_code, 0) << extracted.err;
+  const auto plan = [&](const std::filesystem::path& data, const Arguments& more) {
+    const auto result = run_program(
+        Arguments{"plan", "--json"} + testing::tiny_settings(target) +
+        Arguments{"--data.path=" + data.string()} + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return formats::Json::parse(result.out);
+  };
+  const auto stored = plan(features, {}), made = plan(dataset, {});
+  EXPECT_LT(stored["target_forward_bytes"], made["target_forward_bytes"]);
+  // Embedding and head of 211 words and the final norm.
+  EXPECT_EQ(stored["mapped_bytes"], (2 * 211 + 1) * 64 * 4);
+  const Arguments half = {"--target.dtype=bfloat16"};
+  EXPECT_EQ(plan(features, half)["parts"]["target weights"], (2 * 211 + 1) * 64 * 2);
+  EXPECT_EQ(
+      2 * plan(dataset, half)["parts"]["target weights"].get<int64_t>(),
+      made["mapped_bytes"].get<int64_t>());
+}
+
 TEST(Plan, StopsARunBeforeItsFolderIsMade) {
   const TempFolder folder;
   const auto dataset = testing::write_tiny_dataset(folder);
@@ -96,19 +139,26 @@ TEST(Plan, StopsARunBeforeItsFolderIsMade) {
 TEST(Plan, HoldsARunToItsBudget) {
   const TempFolder folder;
   const auto dataset = testing::write_tiny_dataset(folder);
-  int accepted = 0;
+  int runs = 0;
   // From "just refused" upwards: what is accepted runs to its end within the budget.
-  for (int64_t budget = int64_t{2} << 20; budget < (int64_t{64} << 20) && accepted < 3;
-       budget += budget / 8) {
-    const auto run = folder / fmt::format("run-{}", budget);
-    const auto result = run_program(
-        testing::train_arguments(fixture("targets/qwen3-tiny"), dataset, run, 2) +
-        Arguments{fmt::format("--memory.budget={}", budget)});
-    if (result.exit_code == 5 && !std::filesystem::exists(run)) continue;
-    EXPECT_EQ(result.exit_code, 0) << budget << ": " << result.err;
-    ++accepted;
-  }
-  EXPECT_EQ(accepted, 3);
+  const auto expect_held = [&](int wanted, const Arguments& more) {
+    int accepted = 0;
+    for (int64_t budget = int64_t{2} << 20; budget < (int64_t{64} << 20) && accepted < wanted;
+         budget += budget / 8) {
+      const auto run = folder / fmt::format("run-{}", ++runs);
+      const auto result = run_program(
+          testing::train_arguments(fixture("targets/qwen3-tiny"), dataset, run, 2) +
+          Arguments{fmt::format("--memory.budget={}", budget)} + more);
+      if (result.exit_code == 5 && !std::filesystem::exists(run)) continue;
+      EXPECT_EQ(result.exit_code, 0) << budget << ": " << result.err;
+      ++accepted;
+    }
+    EXPECT_EQ(accepted, wanted);
+  };
+  expect_held(3, {});
+  const Arguments few = {"--data.num_anchors=16"};
+  expect_held(1, few + Arguments{"--attention.method=dense"});
+  expect_held(1, few + Arguments{"--attention.method=gather", "--loss.method=full"});
 }
 
 }  // namespace

@@ -140,5 +140,26 @@ INSTANTIATE_TEST_SUITE_P(
         ShapeSizes{128, 128, 4, 4, 32, 1, 1, 1000, 4096, 64, 16, 512, false, true, false, 0},
         ShapeSizes{96, 256, 8, 2, 16, 3, 2, 700, 777, 33, 5, 64, true, true, false, 0, 4}));
 
+ShapeSizes with_methods(ShapeSizes sizes, ops::AttentionMethod attention, ops::LossMethod loss) {
+  sizes.attention = attention;
+  sizes.loss = loss;
+  return sizes;
+}
+
+// The same with the other methods of attention and loss.
+constexpr ShapeSizes kWide{256, 512, 4, 2, 64, 2, 3, 2000, 700, 64, 8, 0, true, true, false, 0};
+constexpr ShapeSizes kLong{128,  256, 4, 1,   32,    3,    2,     5000,
+                           1500, 100, 6, 300, false, true, false, 0};
+INSTANTIATE_TEST_SUITE_P(
+    Methods,
+    PlannedMemory,
+    ::testing::Values(
+        with_methods(kWide, ops::AttentionMethod::kGather, ops::LossMethod::kFused),
+        with_methods(kLong, ops::AttentionMethod::kGather, ops::LossMethod::kRecompute),
+        with_methods(kWide, ops::AttentionMethod::kDense, ops::LossMethod::kFused),
+        with_methods(kLong, ops::AttentionMethod::kDense, ops::LossMethod::kFull),
+        with_methods(kWide, ops::AttentionMethod::kBlock, ops::LossMethod::kFull),
+        with_methods(kLong, ops::AttentionMethod::kBlock, ops::LossMethod::kRecompute)));
+
 }  // namespace
 }  // namespace draftsmith::train
