@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include <ATen/Parallel.h>
 
-#include "draftsmith/data/draft_blocks.h"
 #include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/memory/step_model.h"
+#include "draftsmith/train/made_up_run.h"
 #include "draftsmith/train/optimizer.h"
-#include "draftsmith/train/step.h"
 
 #include "bench/measure.h"
 
@@ -63,43 +61,15 @@ inline memory::StepShape make_shape(const ShapeSizes& sizes) {
   return shape;
 }
 
-/// Where the anchors of a shape stand: apart, or side by side at the end of the sequence, where
-/// attention's tiles are largest.
-enum class Anchors { kSpread, kLate };
-
 /// Training steps of a shape on made-up tensors: what a plan promises is measured on them.
-class ShapedRun {
+class ShapedRun : public train::MadeUpRun {
  public:
   explicit ShapedRun(
       const memory::StepShape& shape,
       torch::Device device = torch::kCPU,
-      Anchors anchors = Anchors::kSpread)
-      : shape_(shape),
-        device_(device),
-        anchors_(anchors),
-        lm_head_(make({shape.drafter.vocab_size, shape.drafter.hidden_size}, 0.05)),
-        drafter_(shape.drafter, make_weights()),
-        optimizer_(drafter_.parameters(), {.splits_masters = shape.splits_masters}) {
-    loss_.kl_weight = shape.has_teacher ? 0.15 : 0;
-    loss_.chunk_rows = shape.chunk_rows;
-    if (shape.loss == ops::LossMethod::kRecompute) loss_.method = "recompute";
-    if (shape.loss == ops::LossMethod::kFull) loss_.method = "full";
-  }
-
-  int64_t lm_head_bytes() const { return static_cast<int64_t>(lm_head_.nbytes()); }
-  const torch::Tensor& lm_head() const { return lm_head_; }
-  const model::Drafter& drafter() const { return drafter_; }
-  const train::LossSettings& loss() const { return loss_; }
-  model::ForwardPlan plan() const {
-    return {shape_.attention, shape_.recomputes_layers};
-  }
-
-  train::MicroStep run_micro_step(
-      const pipeline::TrainBatch& batch,
-      train::StepGraphs* graphs = nullptr) const {
-    return train::run_micro_step(
-        drafter_, lm_head_, batch, loss_, true, plan(), shape_.tree_budget, {}, graphs);
-  }
+      train::Anchors anchors = train::Anchors::kSpread)
+      : MadeUpRun(shape, device, anchors),
+        optimizer_(drafter().parameters(), {.splits_masters = shape.splits_masters}) {}
 
   void run_step() {
     const auto batch = make_batch();
@@ -111,58 +81,15 @@ class ShapedRun {
   /// Copies of all that a checkpoint holds.
   std::vector<torch::Tensor> copy_state() const {
     std::vector<torch::Tensor> copies;
-    for (const auto& [name, tensor] : drafter_.parameters())
+    for (const auto& [name, tensor] : drafter().parameters())
       copies.push_back(tensor.detach().clone());
     for (const auto& [name, tensor] : optimizer_.state())
       copies.push_back(tensor.clone());
     return copies;
   }
 
-  /// Anchors at even distances stand `shift` further on.
-  pipeline::TrainBatch make_batch(int64_t shift = 0) const {
-    const auto& d = shape_.drafter;
-    const int64_t T = shape_.context_tokens, N = shape_.blocks, K = d.block_size;
-    const auto numbers = torch::arange(N, torch::kLong);
-    const auto anchors =
-        (anchors_ == Anchors::kSpread ? numbers * (T - K - shift) / N + shift : numbers + T - K - N)
-            .to(torch::kLong)
-            .unsqueeze(0);
-    pipeline::TrainBatch batch;
-    batch.blocks = data::join_rows(data::make_draft_blocks(
-        {torch::arange(T, torch::kLong).remainder(d.vocab_size).unsqueeze(0),
-         torch::ones({1, T}, torch::kByte),
-         {}},
-        {anchors, torch::ones_like(anchors, torch::kBool)}, {K, 0, 10}));
-    const auto captured = static_cast<int64_t>(d.target_layer_ids.size());
-    batch.features = make({1, T, d.hidden_size * captured}, 1);
-    batch.teacher_states = make({1, T, d.hidden_size}, 1);
-    batch.embedded = make({1, N * K, d.hidden_size}, 1);
-    batch.tokens.lengths = {T};
-    return batch;
-  }
-
  private:
-  torch::Tensor make(at::IntArrayRef sizes, double scale) const {
-    const auto dtype = shape_.element_bytes == 2 ? torch::kBFloat16 : torch::kFloat;
-    if (device_.is_cpu()) return random_bfloat16(sizes, scale, 1).to(dtype);
-    return torch::empty(sizes, torch::TensorOptions(dtype).device(device_)).normal_(0, scale);
-  }
-
-  model::WeightMap make_weights() const {
-    model::WeightMap weights;
-    for (const auto& spec : model::list_drafter_weights(shape_.drafter))
-      weights[spec.name] =
-          spec.shape.size() == 1 ? make(spec.shape, 0) + 1 : make(spec.shape, 0.02);
-    return weights;
-  }
-
-  memory::StepShape shape_;
-  torch::Device device_;
-  Anchors anchors_;
-  torch::Tensor lm_head_;  // [V, D]
-  model::Drafter drafter_;
   train::AdamW optimizer_;
-  train::LossSettings loss_;
 };
 
 }  // namespace draftsmith::bench

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include <ATen/Parallel.h>
 
@@ -17,26 +18,111 @@
 #include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/model/drafter_init.h"
 #include "draftsmith/ops/block_methods.h"
+#include "draftsmith/ops/cuda/devices.h"
 #include "draftsmith/pipeline/split.h"
+#include "draftsmith/train/made_up_run.h"
 #include "draftsmith/train/objective.h"
 
 namespace draftsmith::app {
 namespace {
 
+constexpr double kMeasuredSeconds = 5;  // of a step, at most, at the rate of its products alone
+
+/// Where the drafter of the plan runs; the host in its place where there is no such GPU.
+torch::Device find_device(const std::string& name) {
+  const bool is_here = name == "cpu" || ops::cuda::count_devices() > 0;
+  return is_here ? model::parse_device(name, "pipeline.drafter_devices") : torch::kCPU;
+}
+
 /// Rate of a matrix product of the drafter's shape: [rows, D] x [D, I].
-double measure_gemm_rate(const memory::StepShape& shape, torch::ScalarType dtype) {
+double
+measure_gemm_rate(const memory::StepShape& shape, torch::ScalarType dtype, torch::Device device) {
   const int64_t rows = std::min<int64_t>(shape.rows(), 4096);
   const int64_t D = shape.drafter.hidden_size, I = shape.drafter.intermediate_size;
-  const auto x = torch::ones({rows, D}, dtype);
-  const auto weight = torch::ones({I, D}, dtype);
-  torch::mm(x, weight.t());
+  const auto options = torch::TensorOptions(dtype).device(device);
+  const auto x = torch::ones({rows, D}, options);
+  const auto weight = torch::ones({I, D}, options);
+  const auto multiply = [&] { torch::mm(x, weight.t())[0][0].item<float>(); };
+  multiply();
   const Stopwatch watch;
   int64_t runs = 0;
   while (watch.seconds() < 0.5) {
-    torch::mm(x, weight.t());
+    multiply();
     ++runs;
   }
   return 2.0 * static_cast<double>(rows * D * I * runs) / watch.seconds();
+}
+
+/// What was run, and what a whole step takes at its rate.
+struct Measurement {
+  train::MeasuredStep step;
+  torch::Device device = torch::kCPU;
+  double scale = 1;                // of the whole step's products to those that were run
+  pipeline::StageSeconds seconds;  // of whole batches
+};
+
+Measurement measure(const memory::MemoryPlan& plan, int64_t budget, torch::Device device) {
+  auto shape = plan.shape;
+  const auto dtype = shape.element_bytes == 4 ? torch::kFloat : torch::kBFloat16;
+  const double rate = measure_gemm_rate(shape, dtype, device);
+  shape.is_on_gpu = device.is_cuda();
+  if (!shape.is_on_gpu) shape.product_sums = memory::measure_product_sums();
+  const int64_t room = std::min(
+      budget, memory::find_budget({.budget = "0"}, device.is_cpu() ? "cpu" : device.str()));
+  shape = train::shrink_shape(shape, room, rate * kMeasuredSeconds);
+  Measurement result;
+  result.step = train::measure_step(shape, device);
+  result.device = device;
+  result.scale = plan.step_flops / memory::count_step_flops(shape);
+  result.seconds.drafter = result.step.seconds() * result.scale;
+  result.seconds.target = memory::count_target_flops(plan.shape) / rate;
+  return result;
+}
+
+formats::Json describe_part(const train::MeasuredPart& part) {
+  return {
+      {"seconds", part.seconds},
+      {"planned_bytes", part.planned_bytes},
+      {"measured_bytes", part.measured_bytes}};
+}
+
+formats::Json describe_measured(const Measurement& measured) {
+  const auto& shape = measured.step.shape;
+  return {
+      {"device", measured.device.str()},
+      {"context_tokens", shape.context_tokens},
+      {"blocks", shape.blocks},
+      {"layers", shape.drafter.num_layers},
+      {"scale", measured.scale},
+      {"forward", describe_part(measured.step.forward)},
+      {"head", describe_part(measured.step.head)},
+      {"backward", describe_part(measured.step.backward)}};
+}
+
+void print_measured(const Measurement& measured) {
+  const auto& shape = measured.step.shape;
+  print_result(
+      "measured on {}: a step of {} context tokens, {} blocks, {} layers; bytes beside the state",
+      measured.device.str(), shape.context_tokens, shape.blocks, shape.drafter.num_layers);
+  const auto line = [](const char* name, const train::MeasuredPart& part) {
+    print_result(
+        "  {:<20} {:>9.3f} s  planned {:>9}  measured {:>9}", name, part.seconds,
+        memory::print_bytes(part.planned_bytes),
+        part.measured_bytes == 0 ? "-" : memory::print_bytes(part.measured_bytes));
+  };
+  line("drafter's forward", measured.step.forward);
+  line("lm_head and loss", measured.step.head);
+  line("drafter's backward", measured.step.backward);
+}
+
+/// Of a batch, with what makes it: in turn with the target, or as fast as the slower side.
+double batch_seconds(
+    const pipeline::StageSeconds& stages,
+    const memory::StepShape& shape,
+    const pipeline::PipelineSettings& settings) {
+  const bool is_beside = settings.target_workers > 0 && !shape.shares_target;
+  if (!is_beside) return stages.target + stages.drafter;
+  return 1 / batches_per_s(stages, {settings.target_workers, settings.drafter_workers});
 }
 
 /// What others keep: whole logits, and keys gathered for every block with heads expanded or not.
@@ -121,12 +207,11 @@ void run_plan(RunConfig config, const Flags& flags) {
   const int64_t P = memory::count_drafter_parameters(drafter);
   const int64_t plain_state = P * (2 * shape.element_bytes + 8);
   const Naive naive(shape, std::min(config.data.max_length, shape.context_tokens));
-  pipeline::StageSeconds stages;
-  if (flags.measure) {
-    const double rate = measure_gemm_rate(plan.shape, model::parse_dtype(config.drafter.dtype));
-    stages.drafter = plan.step_flops / rate;
-    stages.target = memory::count_target_flops(plan.shape) / rate;
-  }
+  std::optional<Measurement> measured;
+  if (flags.measure)
+    measured = measure(
+        plan, budget, find_device(config.pipeline.name_drafter_devices(config.target).front()));
+  const auto stages = measured ? measured->seconds : pipeline::StageSeconds();
   const double step_seconds = stages.drafter;
   const int64_t devices =
       std::max<int64_t>(2, config.pipeline.target_workers + config.pipeline.drafter_workers);
@@ -134,46 +219,49 @@ void run_plan(RunConfig config, const Flags& flags) {
   const auto tokens = static_cast<double>(plan.shape.context_tokens);
   const double split_rate = flags.measure ? tokens * batches_per_s(stages, split) : 0;
   double hours_per_epoch = 0;
+  int64_t batches = 0;
   if (flags.measure && !config.data.path.empty()) {
     data::BatchSource source(
         data::TokenDataset::open(config.data.path, config.data.split), config.data,
         target.vocab_size);
-    hours_per_epoch = step_seconds * static_cast<double>(source.batches_of_epoch(0)) / 3600;
+    batches = source.batches_of_epoch(0);
+    hours_per_epoch =
+        batch_seconds(stages, plan.shape, config.pipeline) * static_cast<double>(batches) / 3600;
   }
   if (flags.json) {
     formats::Json parts(plan.parts);
-    print_result(
-        "{}",
-        formats::Json{
-            {"parameters", P},
-            {"parts", parts},
-            {"state_bytes", plan.state},
-            {"weights_gradients_moments_bytes", plain_state},
-            {"target_forward_bytes", plan.target_forward},
-            {"drafter_forward_bytes", plan.forward},
-            {"head_bytes", plan.head},
-            {"drafter_backward_bytes", plan.backward},
-            {"drafter_step_bytes", plan.drafter_step},
-            {"step_1_bytes", plan.step()},
-            {"step_2_bytes", plan.step()},
-            {"evaluation_bytes", plan.evaluation},
-            {"saving_bytes", plan.saving},
-            {"peak_bytes", plan.peak()},
-            {"mapped_bytes", plan.mapped},
-            {"budget_bytes", budget},
-            {"recompute", plan.shape.recomputes_layers ? "layer" : "none"},
-            {"chunk_rows", plan.shape.chunk_rows},
-            {"tokens_per_batch", plan.shape.context_tokens},
-            {"step_flops", plan.step_flops},
-            {"step_seconds", step_seconds},
-            {"target_seconds", stages.target},
-            {"split", {{"targets", split.targets}, {"drafters", split.drafters}}},
-            {"tokens_per_s", split_rate},
-            {"hours_per_epoch", hours_per_epoch},
-            {"whole_logits_bytes", naive.logits},
-            {"gathered_keys_bytes", naive.expanded_gather},
-            {"gathered_keys_grouped_bytes", naive.grouped_gather}}
-            .dump());
+    formats::Json result{
+        {"parameters", P},
+        {"parts", parts},
+        {"state_bytes", plan.state},
+        {"weights_gradients_moments_bytes", plain_state},
+        {"target_forward_bytes", plan.target_forward},
+        {"drafter_forward_bytes", plan.forward},
+        {"head_bytes", plan.head},
+        {"drafter_backward_bytes", plan.backward},
+        {"drafter_step_bytes", plan.drafter_step},
+        {"step_1_bytes", plan.step()},
+        {"step_2_bytes", plan.step()},
+        {"evaluation_bytes", plan.evaluation},
+        {"saving_bytes", plan.saving},
+        {"peak_bytes", plan.peak()},
+        {"mapped_bytes", plan.mapped},
+        {"budget_bytes", budget},
+        {"recompute", plan.shape.recomputes_layers ? "layer" : "none"},
+        {"chunk_rows", plan.shape.chunk_rows},
+        {"tokens_per_batch", plan.shape.context_tokens},
+        {"step_flops", plan.step_flops},
+        {"step_seconds", step_seconds},
+        {"target_seconds", stages.target},
+        {"split", {{"targets", split.targets}, {"drafters", split.drafters}}},
+        {"tokens_per_s", split_rate},
+        {"batches_per_epoch", batches},
+        {"hours_per_epoch", hours_per_epoch},
+        {"whole_logits_bytes", naive.logits},
+        {"gathered_keys_bytes", naive.expanded_gather},
+        {"gathered_keys_grouped_bytes", naive.grouped_gather}};
+    if (measured) result["measured"] = describe_measured(*measured);
+    print_result("{}", result.dump());
     return;
   }
   print_result("{}", memory::print_plan(plan, budget));
@@ -183,11 +271,11 @@ void run_plan(RunConfig config, const Flags& flags) {
       "  every block {} a full layer with heads expanded, {} grouped",
       static_cast<double>(plain_state) / 1e9, memory::print_bytes(naive.logits),
       memory::print_bytes(naive.expanded_gather), memory::print_bytes(naive.grouped_gather));
-  if (step_seconds > 0)
+  if (measured) {
+    print_measured(*measured);
     print_result(
-        "products of a drafter step: {:.1f} TFLOP, {:.2f} s at the rate measured here",
+        "a drafter step: {:.1f} TFLOP of products, {:.2f} s at the rate of what was measured",
         plan.step_flops / 1e12, step_seconds);
-  if (flags.measure) {
     print_result(
         "products of the target's forward: {:.2f} s; {:.0f} tokens/s in turn on one such device",
         stages.target, tokens / (stages.target + stages.drafter));

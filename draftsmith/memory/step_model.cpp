@@ -203,8 +203,6 @@ void backward_layer(Ledger& ledger, const Sizes& z, const StepShape& s, bool is_
 
 }  // namespace
 
-/// While a bfloat16 product of so many elements is made, beside its result.
-
 int64_t sum_numel(const std::vector<model::WeightSpec>& specs) {
   int64_t count = 0;
   for (const auto& spec : specs) {

@@ -60,6 +60,52 @@ TEST(Plan, PredictsTheSplitOfDevices) {
       1e-3 * plan["tokens_per_s"].get<double>());
 }
 
+TEST(Plan, MeasuresForwardAndBackward) {
+  const TempFolder folder;
+  const auto dataset = testing::write_tiny_dataset(folder);
+  const Arguments settings = {
+      "plan",
+      "--measure",
+      "--target.path=" + fixture("targets/qwen3-tiny").string(),
+      "--drafter.target_layer_ids=0,2",
+      "--drafter.mask_token_id=205",
+      "--data.num_anchors=256",
+      "--data.tokens_per_batch=4096",
+      "--data.path=" + dataset.string(),
+      "--drafter.intermediate_size=1024",
+      "--drafter.dtype=float32",
+      "--target.dtype=float32",
+      "--pipeline.target_workers=0"};
+  const auto result = run_program(settings + Arguments{"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto plan = formats::Json::parse(result.out);
+  const auto& measured = plan["measured"];
+  EXPECT_EQ(measured["context_tokens"], 4096);
+  EXPECT_EQ(measured["blocks"], 256);
+  EXPECT_EQ(measured["layers"], 5);
+  EXPECT_EQ(measured["scale"], 1);
+  double seconds = 0;
+  for (const char* part : {"forward", "head", "backward"}) {
+    EXPECT_GT(measured[part]["seconds"].get<double>(), 0) << part;
+    seconds += measured[part]["seconds"].get<double>();
+    const double planned = measured[part]["planned_bytes"],
+                 bytes = measured[part]["measured_bytes"];
+    EXPECT_NEAR(planned / bytes, 1, 0.1) << part;
+  }
+  EXPECT_NEAR(plan["step_seconds"].get<double>(), seconds, 1e-9);
+  // In turn with the target.
+  const double batches = plan["batches_per_epoch"];
+  EXPECT_GT(batches, 0);
+  EXPECT_NEAR(
+      plan["hours_per_epoch"].get<double>() * 3600,
+      (seconds + plan["target_seconds"].get<double>()) * batches, 1e-6);
+
+  const auto table = run_program(settings);
+  ASSERT_EQ(table.exit_code, 0) << table.err;
+  for (const char* part : {"measured on cpu", "drafter's forward", "drafter's backward", "hours"})
+    EXPECT_NE(table.out.find(part), std::string::npos) << part << " in\n" << table.out;
+}
+
 TEST(Plan, RefusesWhatCannotFitAndSaysWhatWould) {
   const TempFolder folder;
   expect_refused(

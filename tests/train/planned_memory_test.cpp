@@ -11,7 +11,6 @@
 namespace draftsmith::train {
 namespace {
 
-using bench::Anchors;
 using bench::ShapedRun;
 using bench::ShapeSizes;
 using memory::MemoryPlan;
