@@ -66,7 +66,7 @@ Measurement measure(const memory::MemoryPlan& plan, int64_t budget, torch::Devic
   const auto dtype = shape.element_bytes == 4 ? torch::kFloat : torch::kBFloat16;
   const double rate = measure_gemm_rate(shape, dtype, device);
   shape.is_on_gpu = device.is_cuda();
-  if (!shape.is_on_gpu) shape.product_sums = memory::measure_product_sums();
+  if (!shape.is_on_gpu) shape.product_scratch = memory::measure_product_scratch();
   const int64_t room = std::min(
       budget, memory::find_budget({.budget = "0"}, device.is_cpu() ? "cpu" : device.str()));
   shape = train::shrink_shape(shape, room, rate * kMeasuredSeconds);
