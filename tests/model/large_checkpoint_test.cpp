@@ -139,6 +139,7 @@ void write_large_checkpoint(const fs::path& folder, const std::string& dtype, in
   config["num_hidden_layers"] = 4 * 7 * 2 / width;
   config["vocab_size"] = 65536;
   config["tie_word_embeddings"] = true;
+  config.erase("layer_types");  // as many as the tiny one has
   write_file_atomically(folder / "config.json", config.dump());
   formats::Json header = formats::Json::object();
   int64_t offset = 0;
