@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/stopwatch.h"
+#include "draftsmith/ops/linear.h"
 
 namespace draftsmith::eval {
 namespace {
@@ -122,8 +124,7 @@ class Decoding {
     std::vector<model::TokenTree> trees;
     for (size_t i = 0; i < rows_.size(); ++i)
       trees.push_back(attach_anchor(proposals[i].tree, anchors[i].token));
-    const auto states = target_.verify(trees, source_.layer_ids(), cache_);
-    const auto logits = target_.logits(states.last);
+    const auto [states, logits] = verify(trees);
     result_.times.verify += watch.restart();
 
     std::vector<Ids> paths;
@@ -137,6 +138,15 @@ class Decoding {
     cache_.commit(paths);
     take_features(states.features, paths);
     result_.times.commit += watch.seconds();
+  }
+
+  /// States and logits of all nodes, in float32 with the bits of decoding each node's path token by
+  /// token.
+  std::pair<model::TargetStates, torch::Tensor> verify(const std::vector<model::TokenTree>& trees) {
+    const ops::SameBitsForAnyRows same_bits;
+    auto states = target_.verify(trees, source_.layer_ids(), cache_);
+    auto logits = target_.logits(states.last);
+    return {std::move(states), std::move(logits)};
   }
 
   Acceptance accept(

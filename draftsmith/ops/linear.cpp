@@ -2,6 +2,7 @@
 #include "draftsmith/ops/linear.h"
 
 #include <optional>
+#include <utility>
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -12,6 +13,8 @@
 
 namespace draftsmith::ops {
 namespace {
+
+thread_local bool has_same_bits = false;
 
 /// libtorch's linear, its three products in parts.
 struct ProductsInParts : torch::autograd::Function<ProductsInParts> {
@@ -58,6 +61,10 @@ int64_t most_single_tokens(torch::ScalarType dtype) {
   return dtype == torch::kFloat ? 64 : most_few_rows(dtype);
 }
 
+SameBitsForAnyRows::SameBitsForAnyRows() : outer_(std::exchange(has_same_bits, true)) {}
+
+SameBitsForAnyRows::~SameBitsForAnyRows() { has_same_bits = outer_; }
+
 torch::Tensor
 linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias) {
   const int64_t in = x.size(-1);
@@ -65,8 +72,9 @@ linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor&
   const bool are_single_tokens = x.dim() > 2 && x.size(-2) == 1;
   const int64_t most =
       are_single_tokens ? most_single_tokens(x.scalar_type()) : most_few_rows(x.scalar_type());
-  const bool is_few = rows >= 1 && rows <= most && x.device().is_cpu() && weight.is_contiguous() &&
-                      !needs_gradient({x, weight});
+  const bool is_any = has_same_bits && x.scalar_type() == torch::kFloat;
+  const bool is_few = rows >= 1 && (is_any || rows <= most) && x.device().is_cpu() &&
+                      weight.is_contiguous() && !needs_gradient({x, weight});
   auto sizes = x.sizes().vec();
   sizes.back() = weight.size(0);
   if (!is_few || bias.defined()) {

@@ -33,4 +33,17 @@ int64_t most_few_rows(torch::ScalarType dtype);
 /// differently from a longer one, and padding is to change nothing.
 int64_t most_single_tokens(torch::ScalarType dtype);
 
+/// While one lives, float32 products of its thread without gradients run in that kernel however many
+/// rows there are: what verifies a draft tree of any size has the bits of decoding token by token.
+class SameBitsForAnyRows {
+ public:
+  SameBitsForAnyRows();
+  ~SameBitsForAnyRows();
+  SameBitsForAnyRows(const SameBitsForAnyRows&) = delete;
+  SameBitsForAnyRows& operator=(const SameBitsForAnyRows&) = delete;
+
+ private:
+  bool outer_;  // one around it lives
+};
+
 }  // namespace draftsmith::ops

@@ -62,7 +62,7 @@ void expect_lossless(const TargetCase& tested, uint64_t num_prompts, const Ids& 
 
 TEST(TreeDecode, LosesNothingAtAnyBudget) {
   for (const TargetCase& tested : kTargets)
-    expect_lossless(tested, 3, {1, 3, 5, 60});
+    expect_lossless(tested, 4, {1, 3, 5, 60});  // the hybrid's fourth answer comes near to a tie
 }
 
 void expect_lossless_over_two_hundred_prompts(const TargetCase& tested) {

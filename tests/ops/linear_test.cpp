@@ -59,6 +59,23 @@ TEST(Linear, GivesARowTheSameBitsWhateverStandsBesideIt) {
   }
 }
 
+TEST(Linear, GivesAnyNumberOfRowsTheSameBitsWhereThatIsAskedFor) {
+  const auto x = make({300, 579}, 3, torch::kFloat);
+  const auto weight = make({137, 579}, 7, torch::kFloat);
+  const auto alone = [&](int64_t r) {
+    return ops::linear(x.narrow(0, r, 1), weight, torch::Tensor());
+  };
+  const auto library = ops::linear(x, weight, torch::Tensor());
+  {
+    const SameBitsForAnyRows same_bits;
+    { const SameBitsForAnyRows inner; }
+    const auto all = ops::linear(x, weight, torch::Tensor());
+    for (int64_t r = 0; r < x.size(0); ++r)
+      EXPECT_TRUE(alone(r).equal(all.narrow(0, r, 1))) << r;
+  }
+  EXPECT_TRUE(ops::linear(x, weight, torch::Tensor()).equal(library));
+}
+
 TEST(Linear, GivesSingleTokensOfMoreSequencesTheBitsOfOneAlone) {
   for (const auto dtype : {torch::kFloat, torch::kBFloat16}) {
     const int64_t most = most_single_tokens(dtype);
