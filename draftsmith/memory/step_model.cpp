@@ -19,13 +19,17 @@ constexpr const char* kHead = "head: logits and gradient";
 constexpr const char* kGradients = "gradients of the step";
 constexpr const char* kBackward = "backward: passing gradients";
 
-/// Of the attention tiles of all layers: those of a full layer see all context.
-ops::TileRule::Bounds bound_tiles(const StepShape& s) {
-  const auto& sliding = s.drafter.is_sliding;
+/// Of the layer that sees most; 0 = all context.
+int64_t widest_window(const formats::DrafterConfig& drafter) {
+  const auto& sliding = drafter.is_sliding;
   const bool has_full = std::find(sliding.begin(), sliding.end(), false) != sliding.end();
+  return has_full || sliding.empty() ? 0 : drafter.sliding_window;
+}
+
+/// Of the attention tiles of all layers.
+ops::TileRule::Bounds bound_tiles(const StepShape& s) {
   const ops::TileRule rule{s.drafter.block_size, s.drafter.num_heads / s.drafter.num_kv_heads};
-  return rule.bound(
-      s.blocks, s.context_tokens, has_full || sliding.empty() ? 0 : s.drafter.sliding_window);
+  return rule.bound(s.blocks, s.context_tokens, widest_window(s.drafter));
 }
 
 /// Bytes of tensors, by the letters of docs/notation.md.
@@ -121,10 +125,8 @@ struct Sizes {
   int64_t gather_scratch(bool is_backward) const {
     constexpr int64_t kBlocks = 45;
     const int64_t n = std::min(s.blocks, kBlocks), K = s.drafter.block_size;
-    const auto& sliding = s.drafter.is_sliding;
-    const bool has_full = std::find(sliding.begin(), sliding.end(), false) != sliding.end();
-    const int64_t window = has_full || sliding.empty() ? T : s.drafter.sliding_window;
-    const int64_t L = std::min(T, window), cells = n * K * (L + K);
+    const int64_t window = widest_window(s.drafter);
+    const int64_t L = window > 0 ? std::min(T, window) : T, cells = n * K * (L + K);
     const int64_t keys = 2 * n * (L + K) * Gd * b, heads = n * K * C * b;
     const int64_t mask = cells + H / G * cells * (1 + b) + n * L * kLong;
     if (!is_backward) return keys + keys / 2 + 4 * heads + mask;

@@ -84,28 +84,6 @@ Head pack_head(const BlockAttentionInputs& in, const Problem& p, int64_t b, int6
       torch::cat({in.context_value[b].select(1, g), in.block_value[b].select(1, g)})};
 }
 
-/// Arrays that the tiles of one thread go through. They have the size that any anchors could need, so
-/// that a step takes the same memory for all of them.
-struct Scratch {
-  Tensor first, second;  // [rows x columns] of the largest tile
-  Tensor key, value;     // [columns, E]
-
-  Scratch(const Problem& p, int64_t b, const torch::TensorOptions& options, bool is_backward) {
-    const TileRule rule{p.K, p.repeat};
-    auto [cells, columns] = rule.bound(p.Q / p.K, p.S, p.visibility.window);
-    for (const auto& tile : p.tiles[static_cast<size_t>(b)]) {
-      const int64_t width =
-          pad_tile_columns(tile.context_end - tile.context_begin + (tile.end - tile.first) * p.K);
-      columns = std::max(columns, width);
-      cells = std::max(cells, (tile.end - tile.first) * p.K * p.repeat * width);
-    }
-    first = torch::empty({cells}, options);
-    if (is_backward) second = torch::empty({cells}, options);
-    key = torch::empty({columns, p.E}, options);
-    value = torch::empty({columns, p.E}, options);
-  }
-};
-
 /// One tile's slices of a head.
 struct TileView {
   int64_t context_begin, context, own_begin, own, row_begin, rows, width;
@@ -143,6 +121,27 @@ struct TileView {
          .values = values.narrow(0, first, count).const_data_ptr(),
          .sums = sums.narrow(0, place, count).mutable_data_ptr(),
          .count = count * values.size(1)});
+  }
+};
+
+/// Arrays that the tiles of one thread go through. They have the size that any anchors could need, so
+/// that a step takes the same memory for all of them.
+struct Scratch {
+  Tensor first, second;  // [rows x columns] of the largest tile
+  Tensor key, value;     // [columns, E]
+
+  Scratch(const Problem& p, int64_t b, const torch::TensorOptions& options, bool is_backward) {
+    const TileRule rule{p.K, p.repeat};
+    auto [cells, columns] = rule.bound(p.Q / p.K, p.S, p.visibility.window);
+    for (const auto& tile : p.tiles[static_cast<size_t>(b)]) {
+      const TileView view(p, tile);
+      columns = std::max(columns, view.width);
+      cells = std::max(cells, view.rows * view.width);
+    }
+    first = torch::empty({cells}, options);
+    if (is_backward) second = torch::empty({cells}, options);
+    key = torch::empty({columns, p.E}, options);
+    value = torch::empty({columns, p.E}, options);
   }
 };
 
