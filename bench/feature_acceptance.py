@@ -38,11 +38,17 @@ def evaluate(run, report):
     report.with_suffix(".partial").rename(report)
 
 
+def is_complete(states):
+    """A stopped extract leaves a folder that the next one goes on with."""
+    header = states / "features.json"
+    return header.is_file() and json.loads(header.read_text())["num_shards"] > 0
+
+
 args.out.mkdir(parents=True, exist_ok=True)
 print(f"{'format':<8} {'MiB':>8} {'acceptance':>11}   95 % interval")
 for form in ("bf16", "fp8", "int8"):
     states, run, report = (args.out / f"{kind}-{form}" for kind in ("states", "run", "eval"))
-    if not states.is_dir():
+    if not is_complete(states):
         draftsmith("extract", f"--data.path={args.demo}/answers-{args.prompts}",
                    f"--extract.format={form}", f"--extract.out={states}")
     if not (run / "export").is_dir():

@@ -167,7 +167,7 @@ void run_extract(RunConfig config) {
     done.emplace(out, /*is_partial=*/true);
   }
   data::FeatureWriter writer(out, header, done->num_shards());
-  Progress progress("extracting", tokens, "tokens");
+  Progress progress("extracting", tokens, "tokens", tokens - left);
   pipeline::ExtractCounts written;
   pipeline::ExtractCounts kept;
   const auto follow = [&](const auto& more, const auto& there) {
@@ -175,7 +175,7 @@ void run_extract(RunConfig config) {
     written.tokens += more.tokens;
     kept.sequences += there.sequences;
     kept.tokens += there.tokens;
-    progress.update(written.tokens + kept.tokens);
+    progress.update(tokens - left + written.tokens);
   };
   pipeline::extract_features(target, source, header.layers, *done, writer, follow);
   if (auto held_out = source.held_out())
@@ -183,9 +183,9 @@ void run_extract(RunConfig config) {
   writer.finish();
   progress.finish();
   print_result(
-      "{}: features of {} sequences, {} tokens ({} of them were there already), {} bytes a token",
-      out.string(), written.sequences + kept.sequences, written.tokens + kept.tokens,
-      kept.sequences, header.bytes_per_token());
+      "{}: features of {} sequences ({} of them were there already), {} tokens, {} bytes a token",
+      out.string(), written.sequences + kept.sequences, kept.sequences,
+      written.tokens + kept.tokens, header.bytes_per_token());
 }
 
 }  // namespace draftsmith::app
