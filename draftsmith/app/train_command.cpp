@@ -189,8 +189,9 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   if (seats.is_first()) source.save_index();
   const bool begins_with_layers = drafter_settings.init == "target";
   const auto sample = begins_with_layers ? pick_sample(source) : torch::Tensor();
-  std::optional<model::Target> whole;
-  if (begins_with_layers && seats.is_split()) whole = model::Target::load(config.target);
+  std::optional<model::Target> whole;  // only to copy from, where this process has no layers
+  const bool has_layers = !seats.is_split() && target.stored() == nullptr;
+  if (begins_with_layers && !has_layers) whole = model::Target::load(config.target);
   const auto drafter = model::build_drafter(
       drafter_settings, std::move(drafter_config), whole ? *whole : target, sample,
       static_cast<uint64_t>(config.train.seed));

@@ -272,9 +272,6 @@ Drafter build_drafter(
     return drafter;
   }
   auto weights = make_random_weights(config, dtype, seed);
-  if (settings.init == "target" && target.stored() != nullptr)
-    fail_setting(
-        "init", "random or a drafter, since stored features come without layers", "target");
   if (settings.init == "target") copy_from_target(config, target, sample_ids, weights);
   return {std::move(config), std::move(weights)};
 }

@@ -33,7 +33,7 @@ void check_fits_target(
 Drafter build_drafter(
     const DrafterSettings& settings,
     formats::DrafterConfig config,  // from make_drafter_config
-    const Target& target,
+    const Target& target,             // with its layers for init = target
     const torch::Tensor& sample_ids,  // [B, S] int64; read only for init = target
     uint64_t seed);
 

@@ -91,6 +91,15 @@ TEST_P(Extract, TrainsToTheBitsOfTheTargetInTheLoop) {
   EXPECT_TRUE(weights_of(folder / "stored") == weights_of(folder / "loop"));
 }
 
+TEST_P(Extract, LeavesTheFirstWeightsToTheTargetsLayers) {
+  if (formats::read_target_config(target).is_hybrid()) return;  // has none that a drafter takes
+  expect_done(extract_arguments());
+  const Arguments first = {"--drafter.init=target"};
+  expect_done(train_arguments(dataset, folder / "loop") + first);
+  expect_done(train_arguments(features, folder / "stored") + first);
+  EXPECT_TRUE(weights_of(folder / "stored") == weights_of(folder / "loop"));
+}
+
 TEST_P(Extract, GoesOnWhereItStopped) {
   expect_done(extract_arguments());
   const data::FeatureStore whole(features);
