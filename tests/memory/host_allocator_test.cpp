@@ -142,6 +142,19 @@ TEST_F(HostAllocator, LeavesNoHolesBetweenBlocks) {
       resident_bytes() - resident, after.live + after.idle - before.live - before.idle + 8 * kMiB);
 }
 
+TEST_F(HostAllocator, KeepsOfTheLibrarysKernelsNotMoreThanItsCacheHolds) {
+  const auto x = torch::ones({16, 64}, torch::kBFloat16);
+  const auto make_products = [&](int64_t first, int64_t end) {
+    for (int64_t width = first; width < end; ++width)
+      torch::mm(x, torch::ones({64, width}, torch::kBFloat16));
+  };
+  make_products(100, 400);  // more than are kept
+  const int64_t resident = resident_bytes();
+  make_products(400, 800);
+  // Each is a quarter of a megabyte; lists of the threads would keep all 400.
+  EXPECT_LE(resident_bytes() - resident, 40 * kMiB);
+}
+
 TEST_F(HostAllocator, ReusesBlocksOfAboutTheSameSize) {
   const void* first = torch::empty({64 * kMiB}, torch::kByte).data_ptr();
   EXPECT_EQ(torch::empty({63 * kMiB}, torch::kByte).data_ptr(), first);
