@@ -123,8 +123,7 @@ struct Sizes {
 
   /// The keys, values and mask of some blocks at a time.
   int64_t gather_scratch(bool is_backward) const {
-    constexpr int64_t kBlocks = 45;
-    const int64_t n = std::min(s.blocks, kBlocks), K = s.drafter.block_size;
+    const int64_t n = std::min(s.blocks, ops::kGatheredBlocks), K = s.drafter.block_size;
     const int64_t window = widest_window(s.drafter);
     const int64_t L = window > 0 ? std::min(T, window) : T, cells = n * K * (L + K);
     const int64_t keys = 2 * n * (L + K) * Gd * b, heads = n * K * C * b;

@@ -11,8 +11,6 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kChunkBlocks = 45;
-
 /// Some kept blocks of one row.
 struct BlockChunk {
   int64_t row;
@@ -27,7 +25,7 @@ std::vector<BlockChunk> list_chunks(const BlockLayout& layout) {
     for (int64_t n = 0; n < N; ++n) {
       if (!keep.const_data_ptr<bool>()[b * N + n]) continue;
       const bool is_open = !chunks.empty() && chunks.back().row == b &&
-                           static_cast<int64_t>(chunks.back().blocks.size()) < kChunkBlocks;
+                           static_cast<int64_t>(chunks.back().blocks.size()) < kGatheredBlocks;
       if (!is_open) chunks.push_back({b, {}});
       chunks.back().blocks.push_back(n);
     }

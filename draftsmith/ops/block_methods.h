@@ -26,6 +26,9 @@ torch::Tensor attend_densely(
     const BlockLayout& layout,
     const BlockVisibility& visibility);
 
+/// Blocks that attend_gathered gathers the keys of at a time.
+inline constexpr int64_t kGatheredBlocks = 45;
+
 /// What runs where `method` is asked for: kGather in place of a kBlock that a device has no kernel
 /// for.
 AttentionMethod find_method_that_runs(
