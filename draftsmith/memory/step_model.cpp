@@ -140,14 +140,15 @@ struct Sizes {
     if (s.is_on_gpu) return is_backward ? R * H * kFloat : 0;  // tiles are in shared memory
     const int64_t queries = R * (H / G);
     const int64_t packed = G == 1 ? 0 : queries * E * b;  // all heads are no copy
-    int64_t bytes = packed + 2 * (T + R) * E * b + tiles.cells * b + 2 * tiles.columns * E * b;
+    int64_t bytes = packed + tiles.cells * b + 2 * tiles.held_rows * E * b;
     if (is_backward) {
-      // The output's gradient times the output, in float32; then the sums of key and value gradients,
-      // and those of a tile before they are added.
+      // First the output's gradient times the output, in float32; then the sums of key and value
+      // gradients, and those of a tile before they are added.
       const int64_t widened = b == kFloat ? 0 : queries * E * kFloat;
       const int64_t product = widened + packed + queries * E * kFloat;
-      const int64_t sums = queries * kDouble + 2 * (T + R) * E * kFloat + tiles.columns * E * b;
-      bytes += tiles.cells * b + packed + std::max(product, sums);
+      const int64_t sums = 2 * tiles.held_rows * E * kFloat + tiles.columns * E * b;
+      bytes =
+          packed + std::max(packed + product, queries * kDouble + bytes + tiles.cells * b + sums);
     }
     return std::min(threads, G) * bytes;
   }

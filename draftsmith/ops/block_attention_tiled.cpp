@@ -9,6 +9,7 @@
 #include "draftsmith/ops/kernels.h"
 #include "draftsmith/ops/product.h"
 #include "draftsmith/ops/storage.h"
+#include "draftsmith/ops/tile_rows.h"
 
 namespace draftsmith::ops {
 namespace {
@@ -22,7 +23,7 @@ struct Problem {
   double scale;
   BlockLayout layout;
   BlockVisibility visibility;
-  std::vector<std::vector<BlockTile>> tiles;  // of each row
+  std::vector<RowTiles> rows;
 
   Problem(const BlockAttentionInputs& in, BlockLayout where, BlockVisibility seen)
       : B(in.query.size(0)),
@@ -40,8 +41,10 @@ struct Problem {
     const auto cost = [&](int64_t blocks, int64_t context, double /*seen*/) {
       return rule.cost(blocks, context);
     };
+    const auto bounds = rule.bound(Q / K, S, visibility.window);
     for (int64_t b = 0; b < B; ++b)
-      tiles.push_back(plan_block_tiles(layout, visibility, b, rule.max_blocks(), cost));
+      rows.push_back(measure_tiles(
+          plan_block_tiles(layout, visibility, b, rule.max_blocks(), cost), rule, bounds));
   }
 
   /// Columns that each row of a tile sees: [rows, 4], rows ordered (block, slot, head).
@@ -66,82 +69,55 @@ struct Problem {
   }
 };
 
-/// Tensors of one row and key head, packed so that tiles are slices.
-struct Head {
-  Tensor query;  // [Q repeat, E]
-  Tensor key;    // [S + Q, E], context first
-  Tensor value;  // [S + Q, E]
-};
-
 Tensor pack_queries(const Tensor& tensor, const Problem& p, int64_t b, int64_t g) {
   return tensor[b].narrow(1, g * p.repeat, p.repeat).reshape({p.Q * p.repeat, p.E});
 }
 
-Head pack_head(const BlockAttentionInputs& in, const Problem& p, int64_t b, int64_t g) {
-  return {
-      pack_queries(in.query, p, b, g),
-      torch::cat({in.context_key[b].select(1, g), in.block_key[b].select(1, g)}),
-      torch::cat({in.context_value[b].select(1, g), in.block_value[b].select(1, g)})};
+TileRows
+pack_rows(const Tensor& context, const Tensor& own, const Problem& p, int64_t b, int64_t g) {
+  const int64_t held = p.rows[static_cast<size_t>(b)].held_rows;
+  return {context[b].select(1, g), own[b].select(1, g), held};
+}
+
+Tensor make_cells(const Tensor& like, const Problem& p, int64_t b) {
+  return torch::empty({p.rows[static_cast<size_t>(b)].cells}, like.options());
 }
 
 /// One tile's slices of a head.
 struct TileView {
-  int64_t context_begin, context, own_begin, own, row_begin, rows, width;
+  TileColumns columns;
+  int64_t row_begin, rows;
 
   TileView(const Problem& p, const BlockTile& tile)
-      : context_begin(tile.context_begin),
-        context(tile.context_end - tile.context_begin),
-        own_begin(p.S + tile.first * p.K),
-        own((tile.end - tile.first) * p.K),
-        row_begin(tile.first * p.K * p.repeat),
-        rows(own * p.repeat),
-        width(pad_tile_columns(context + own)) {}
+      : columns(list_columns(tile, p.K)),
+        row_begin(columns.own_begin * p.repeat),
+        rows(columns.own * p.repeat) {}
 
-  Tensor take(const Tensor& from, Tensor& scratch) const {
-    auto taken = scratch.narrow(0, 0, width);
-    taken.narrow(0, 0, context).copy_(from.narrow(0, context_begin, context));
-    taken.narrow(0, context, own).copy_(from.narrow(0, own_begin, own));
-    taken.narrow(0, context + own, width - context - own).zero_();
-    return taken;
-  }
-  /// Adds [width, E], its padding left out, to the places in [S + Q, E] that `take` reads.
-  void add(const Tensor& tile_values, const Tensor& to) const {
-    add_rows(tile_values, 0, to, context_begin, context);
-    add_rows(tile_values, context, to, own_begin, own);
-  }
   Tensor cells(const Tensor& scratch) const {
-    return scratch.narrow(0, 0, rows * width).view({rows, width});
+    return scratch.narrow(0, 0, rows * columns.width).view({rows, columns.width});
   }
-
- private:
-  static void
-  add_rows(const Tensor& values, int64_t first, const Tensor& sums, int64_t place, int64_t count) {
-    add_to_sums(
-        {.storage = storage_of(values),
-         .values = values.narrow(0, first, count).const_data_ptr(),
-         .sums = sums.narrow(0, place, count).mutable_data_ptr(),
-         .count = count * values.size(1)});
+  /// `values` [rows, E] to the tile's slots of a query head's tensor.
+  void put_rows(const Tensor& values, const Tensor& all, const Problem& p, int64_t b, int64_t g)
+      const {
+    all[b]
+        .narrow(0, columns.own_begin, columns.own)
+        .narrow(1, g * p.repeat, p.repeat)
+        .copy_(values.view({columns.own, p.repeat, p.E}));
   }
-};
-
-/// Arrays that the tiles of one thread go through. They have the size that any anchors could need, so
-/// that a step takes the same memory for all of them.
-struct Scratch {
-  Tensor first, second;  // [rows x columns] of the largest tile
-  Tensor key, value;     // [columns, E]
-
-  Scratch(const Problem& p, int64_t b, const torch::TensorOptions& options, bool is_backward) {
-    const TileRule rule{p.K, p.repeat};
-    auto [cells, columns] = rule.bound(p.Q / p.K, p.S, p.visibility.window);
-    for (const auto& tile : p.tiles[static_cast<size_t>(b)]) {
-      const TileView view(p, tile);
-      columns = std::max(columns, view.width);
-      cells = std::max(cells, view.rows * view.width);
-    }
-    first = torch::empty({cells}, options);
-    if (is_backward) second = torch::empty({cells}, options);
-    key = torch::empty({columns, p.E}, options);
-    value = torch::empty({columns, p.E}, options);
+  /// Of `values` [width, E]: the context's to their sums, the slots' to their gradient.
+  void put_columns(const Tensor& values, ContextSums& sums, const Tensor& own) const {
+    sums.add(values.narrow(0, 0, columns.context), columns.context_begin);
+    own.narrow(0, columns.own_begin, columns.own)
+        .copy_(values.narrow(0, columns.context, columns.own));
+  }
+  BlockRows describe(const Tensor& scores, const std::vector<int64_t>& ranges, const Problem& p)
+      const {
+    return {
+        .storage = storage_of(scores),
+        .rows = rows,
+        .width = columns.width,
+        .ranges = ranges.data(),
+        .scale = p.scale};
   }
 };
 
@@ -158,42 +134,41 @@ void for_each_head(const Problem& p, const Run& run) {
 Tensor attend(const BlockAttentionInputs& in, const Problem& p, const Tensor& log_sum) {
   auto out = torch::zeros_like(in.query);
   for_each_head(p, [&](int64_t b, int64_t g) {
-    const auto& tiles = p.tiles[static_cast<size_t>(b)];
+    const auto& tiles = p.rows[static_cast<size_t>(b)].tiles;
     if (tiles.empty()) return;
-    const Head head = pack_head(in, p, b, g);
-    Scratch scratch(p, b, in.query.options(), false);
+    const auto queries = pack_queries(in.query, p, b, g);
+    auto keys = pack_rows(in.context_key, in.block_key, p, b, g);
+    auto values = pack_rows(in.context_value, in.block_value, p, b, g);
+    const auto scratch = make_cells(in.query, p, b);
     double* sums = log_sum.data_ptr<double>() + (b * p.G + g) * p.Q * p.repeat;
     for (const auto& tile : tiles) {
       const TileView view(p, tile);
       const auto ranges = p.list_ranges(b, tile);
-      auto scores = view.cells(scratch.first);
+      auto scores = view.cells(scratch);
       product_out(
-          scores, head.query.narrow(0, view.row_begin, view.rows),
-          view.take(head.key, scratch.key).t());
+          scores, queries.narrow(0, view.row_begin, view.rows), keys.take(view.columns).t());
       compute_block_softmax(
-          {.rows =
-               {.storage = storage_of(scores),
-                .rows = view.rows,
-                .width = view.width,
-                .ranges = ranges.data(),
-                .scale = p.scale},
+          {.rows = view.describe(scores, ranges, p),
            .scores = scores.data_ptr(),
            .log_sum = sums + view.row_begin});
-      out[b]
-          .narrow(0, tile.first * p.K, view.own)
-          .narrow(1, g * p.repeat, p.repeat)
-          .copy_(product(scores, view.take(head.value, scratch.value))
-                     .view({view.own, p.repeat, p.E}));
+      view.put_rows(product(scores, values.take(view.columns)), out, p, b, g);
     }
   });
   return out;
 }
 
+/// The context's are written whole later on.
 BlockAttentionInputs make_gradients(const BlockAttentionInputs& in) {
   return {
-      torch::zeros_like(in.query), torch::zeros_like(in.context_key),
-      torch::zeros_like(in.context_value), torch::zeros_like(in.block_key),
+      torch::zeros_like(in.query), torch::empty_like(in.context_key),
+      torch::empty_like(in.context_value), torch::zeros_like(in.block_key),
       torch::zeros_like(in.block_value)};
+}
+
+/// Sums of out x out gradient over each row, in float32 or wider.
+Tensor sum_products(const Tensor& out, const Tensor& out_gradient) {
+  const auto wide = out.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  return (out_gradient.to(wide) * out).sum(1).to(torch::kDouble).contiguous();
 }
 
 /// Gradients of all inputs. Those of the context are summed over tiles in the order of the tiles,
@@ -205,53 +180,47 @@ BlockAttentionInputs attend_backward(
     const Tensor& out,
     const Tensor& out_gradient) {
   auto gradients = make_gradients(in);
-  const auto wide = in.query.options().dtype(
-      in.query.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
   for_each_head(p, [&](int64_t b, int64_t g) {
-    const auto& tiles = p.tiles[static_cast<size_t>(b)];
-    if (tiles.empty()) return;
-    const Head head = pack_head(in, p, b, g);
-    Scratch scratch(p, b, in.query.options(), true);
-    const auto out_grad = pack_queries(out_gradient, p, b, g);
-    const auto delta = (out_grad.to(wide.dtype()) * pack_queries(out, p, b, g))
-                           .sum(1)
-                           .to(torch::kDouble)
-                           .contiguous();
-    const auto key_gradient = torch::zeros({p.S + p.Q, p.E}, wide);
-    const auto value_gradient = torch::zeros({p.S + p.Q, p.E}, wide);
+    const auto& row = p.rows[static_cast<size_t>(b)];
+    const auto of_head = [&](const Tensor& tensor) { return tensor[b].select(1, g); };
+    if (row.tiles.empty()) {
+      of_head(gradients.context_key).zero_();
+      of_head(gradients.context_value).zero_();
+      return;
+    }
+    const auto queries = pack_queries(in.query, p, b, g);
+    const auto upstreams = pack_queries(out_gradient, p, b, g);
+    const auto delta = sum_products(pack_queries(out, p, b, g), upstreams);
+    auto keys = pack_rows(in.context_key, in.block_key, p, b, g);
+    auto values = pack_rows(in.context_value, in.block_value, p, b, g);
+    ContextSums key_sums(of_head(gradients.context_key), row.held_rows);
+    ContextSums value_sums(of_head(gradients.context_value), row.held_rows);
+    const auto first = make_cells(in.query, p, b), second = make_cells(in.query, p, b);
     const double* sums = log_sum.const_data_ptr<double>() + (b * p.G + g) * p.Q * p.repeat;
-    for (const auto& tile : tiles) {
-      const TileView view(p, tile);
-      const auto ranges = p.list_ranges(b, tile);
-      const auto query = head.query.narrow(0, view.row_begin, view.rows);
-      const auto upstream = out_grad.narrow(0, view.row_begin, view.rows);
-      const auto key = view.take(head.key, scratch.key);
-      auto weights = view.cells(scratch.first);
-      auto score_gradient = view.cells(scratch.second);
+    for (size_t i = 0; i < row.tiles.size(); ++i) {
+      const TileView view(p, row.tiles[i]);
+      const auto ranges = p.list_ranges(b, row.tiles[i]);
+      const auto query = queries.narrow(0, view.row_begin, view.rows);
+      const auto upstream = upstreams.narrow(0, view.row_begin, view.rows);
+      const auto key = keys.take(view.columns);
+      auto weights = view.cells(first);
+      auto score_gradient = view.cells(second);
       product_out(weights, query, key.t());
-      product_out(score_gradient, upstream, view.take(head.value, scratch.value).t());
+      product_out(score_gradient, upstream, values.take(view.columns).t());
       compute_block_softmax_gradient(
-          {.rows =
-               {.storage = storage_of(weights),
-                .rows = view.rows,
-                .width = view.width,
-                .ranges = ranges.data(),
-                .scale = p.scale},
+          {.rows = view.describe(weights, ranges, p),
            .scores = weights.data_ptr(),
            .log_sum = sums + view.row_begin,
            .delta = delta.const_data_ptr<double>() + view.row_begin,
            .gradient = score_gradient.data_ptr()});
-      view.add(product(weights.t(), upstream), value_gradient);
-      view.add(product(score_gradient.t(), query), key_gradient);
-      gradients.query[b]
-          .narrow(0, tile.first * p.K, view.own)
-          .narrow(1, g * p.repeat, p.repeat)
-          .copy_(product(score_gradient, key).view({view.own, p.repeat, p.E}));
+      value_sums.finish(row.first_needed[i]);
+      key_sums.finish(row.first_needed[i]);
+      view.put_columns(product(weights.t(), upstream), value_sums, of_head(gradients.block_value));
+      view.put_columns(product(score_gradient.t(), query), key_sums, of_head(gradients.block_key));
+      view.put_rows(product(score_gradient, key), gradients.query, p, b, g);
     }
-    gradients.context_key[b].select(1, g).copy_(key_gradient.narrow(0, 0, p.S));
-    gradients.context_value[b].select(1, g).copy_(value_gradient.narrow(0, 0, p.S));
-    gradients.block_key[b].select(1, g).copy_(key_gradient.narrow(0, p.S, p.Q));
-    gradients.block_value[b].select(1, g).copy_(value_gradient.narrow(0, p.S, p.Q));
+    value_sums.finish(p.S);
+    key_sums.finish(p.S);
   });
   return gradients;
 }

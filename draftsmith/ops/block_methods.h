@@ -104,6 +104,9 @@ struct TileRule {
   struct Bounds {
     int64_t cells;    // rows x columns
     int64_t columns;  // of the widest
+    // Of keys, values and sums of gradients that are held while tiles move on: where they slide, room to
+    // do so for a while.
+    int64_t held_rows;
   };
   Bounds bound(int64_t num_blocks, int64_t context_tokens, int64_t window) const;
 };

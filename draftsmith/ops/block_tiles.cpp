@@ -93,7 +93,7 @@ double TileRule::cost(int64_t blocks, int64_t context) const {
 /// that in the middle, which bounds d.
 TileRule::Bounds TileRule::bound(int64_t num_blocks, int64_t context_tokens, int64_t window) const {
   const double q = static_cast<double>(kColumnRows) / static_cast<double>(block_size * repeat);
-  Bounds bounds{0, 0};
+  Bounds bounds{0, 0, 0};
   for (int64_t m = 1; m <= std::min(max_blocks(), num_blocks); ++m) {
     int64_t context = context_tokens;
     if (window > 0) {
@@ -110,6 +110,8 @@ TileRule::Bounds TileRule::bound(int64_t num_blocks, int64_t context_tokens, int
     bounds.columns = std::max(bounds.columns, columns);
     bounds.cells = std::max(bounds.cells, m * block_size * repeat * columns);
   }
+  bounds.held_rows = bounds.columns;
+  if (window > 0) bounds.held_rows += std::min(bounds.columns, context_tokens);
   return bounds;
 }
 

@@ -194,6 +194,18 @@ TEST(BlockAttention, AgreesBetweenItsMethodsOnShapesOfManyTiles) {
   }
 }
 
+TEST(BlockAttention, AgreesBetweenItsMethodsWhereAnchorsAreInNoOrder) {
+  auto in = make_random_inputs(7, torch::kDouble, /*is_large=*/true);
+  in.layout.context_begin.zero_();
+  for (const int64_t window : {0, 60}) {
+    in.visibility.window = window;
+    for (int64_t b = 0; b < in.layout.anchors.size(0); ++b)
+      for (int64_t n = 0; n < in.layout.anchors.size(1); ++n)
+        in.layout.anchors[b][n] = (n * 137 + b) % in.tensors.context_key.size(1);
+    expect_methods_agree(in, 1e-9);
+  }
+}
+
 TEST(BlockAttention, RunsByGatherWhereAGpuHasNoKernelForBlocks) {
   const torch::Device gpu(torch::kCUDA, 0);
   const auto find = [](AttentionMethod method, torch::Device device, torch::ScalarType dtype,

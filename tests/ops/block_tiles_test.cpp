@@ -134,6 +134,8 @@ TEST(BlockTiles, StayWithinTheirBounds) {
       EXPECT_LE(columns, bounds.columns);
       EXPECT_LE(own * rule.repeat * columns, bounds.cells);
     }
+    EXPECT_GE(bounds.held_rows, bounds.columns);
+    EXPECT_LE(bounds.held_rows, bounds.columns + (window > 0 ? context : 0));
   }
 }
 
