@@ -20,6 +20,8 @@
 
 #include "draftsmith/ops/cuda/stage.h"
 #include "draftsmith/ops/product.h"
+#include "draftsmith/memory/out_of_memory.h"
+#include "draftsmith/memory/product_scratch.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -192,12 +194,10 @@ class HostAllocator final : public c10::Allocator {
   }
 
   [[noreturn]] void fail(size_t requested, std::string expected, const std::string& rest) const {
-    throw OutOfMemory(
-        {.what = "memory for a tensor",
-         .expected = std::move(expected),
-         .got = fmt::format("{} bytes asked with {} in use, {}", requested, bytes_.live, rest),
-         .where = own_phases().empty() ? last_phase_ : own_phases().back(),
-         .hint = "draftsmith plan, a smaller --data.tokens_per_batch or --data.num_anchors"});
+    throw OutOfMemory(describe_lack(
+        std::move(expected),
+        fmt::format("{} bytes asked with {} in use, {}", requested, bytes_.live, rest),
+        own_phases().empty() ? last_phase_ : own_phases().back()));
   }
 
   void* take_idle(std::multimap<size_t, void*>::iterator place) {

@@ -10,6 +10,7 @@
 #include "draftsmith/base/log.h"
 #include "draftsmith/memory/device_memory.h"
 #include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/out_of_memory.h"
 #include "draftsmith/memory/settings.h"
 
 namespace draftsmith::memory {
@@ -64,13 +65,8 @@ void run_by_plan(const MemoryPlan& plan, torch::Device device, const std::functi
     throw;
   } catch (const c10::OutOfMemoryError& error) {
     log_comparison(plan, device);
-    const char* const phase = first_failed_host_phase();
-    throw OutOfMemory(
-        {.what = "memory for a tensor",
-         .expected = "memory on " + device.str(),
-         .got = error.what_without_backtrace(),
-         .where = phase == nullptr ? "" : phase,
-         .hint = "draftsmith plan, a smaller --data.tokens_per_batch or --data.num_anchors"});
+    throw OutOfMemory(describe_lack(
+        "memory on " + device.str(), error.what_without_backtrace(), first_failed_host_phase()));
   }
 }
 
