@@ -35,7 +35,8 @@ struct Measured {
 Measured measure_steps(const ShapeSizes& sizes) {
   reset_resident_peak();
   const int64_t tensors = memory::host_bytes().live;
-  const int64_t resident = resident_bytes();
+  // Blocks that wait for reuse are taken for the run's tensors.
+  const int64_t resident = resident_bytes() - memory::host_bytes().idle;
   ShapedRun run(make_shape(sizes));
   memory::reset_host_peak();  // making random weights is no part of a step
   run.run_step();
@@ -67,7 +68,7 @@ void print_case(const ShapeSizes& c) {
            "{}{}", c.is_bfloat16 ? "bfloat16" : "float32", c.splits_masters ? ", split" : ""),
        c.recomputes ? "layer" : "none", fmt::format("{}", c.tree_budget), mebibytes(planned),
        mebibytes(tensors), ratio(planned, tensors), mebibytes(resident),
-       ratio(planned + plan.scratch(), resident)});
+       ratio(planned + plan.beside_tensors(), resident)});
 }
 
 /// A forward of a target, captured layers and all, with its weights mapped or converted before.

@@ -209,7 +209,7 @@ void train_drafters(RunConfig config, const Flags& flags, Seats& seats) {
   if (config.memory.budget != "0")
     for (const auto& name : config.pipeline.name_drafter_devices(config.target))
       memory::limit_bytes(
-          model::parse_device(name, "pipeline.drafter_devices"), budget - plan.scratch());
+          model::parse_device(name, "pipeline.drafter_devices"), budget - plan.beside_tensors());
   auto loss = config.loss;  // the settings that a resumed run repeats keep what was asked for
   if (loss.method == "fused") loss.chunk_rows = plan.shape.chunk_rows;
   if (!checkpoint && flags.resume)

@@ -18,10 +18,10 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
-#include "draftsmith/ops/cuda/stage.h"
-#include "draftsmith/ops/product.h"
 #include "draftsmith/memory/out_of_memory.h"
 #include "draftsmith/memory/product_scratch.h"
+#include "draftsmith/ops/cuda/stage.h"
+#include "draftsmith/ops/product.h"
 
 namespace draftsmith::memory {
 namespace {
@@ -268,7 +268,9 @@ void install_host_allocator() {
   ::mallopt(M_TOP_PAD, 16 << 20);
   // Kernels that the library has compiled, each for one shape of a product and a quarter of a megabyte or
   // more. Batches differ in their shapes, and a step has one or two hundred.
-  ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256", /*overwrite=*/0);
+  ::setenv(
+      "ONEDNN_PRIMITIVE_CACHE_CAPACITY", fmt::format("{}", kMostProductKernels).c_str(),
+      /*overwrite=*/0);
   // Each thread's list of the same in front of that cache, 1,024 unless told otherwise: looking a kernel
   // up takes microseconds, and what a list holds is held twice.
   ::setenv("LRU_CACHE_CAPACITY", "16", /*overwrite=*/0);

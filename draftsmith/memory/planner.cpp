@@ -9,6 +9,8 @@
 #include <optional>
 
 #include "draftsmith/base/error.h"
+#include "draftsmith/memory/product_kernels.h"
+#include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/model/settings.h"
 #include "draftsmith/ops/cuda/devices.h"
 #include "draftsmith/ops/lm_head_loss.h"
@@ -91,7 +93,8 @@ int64_t MemoryPlan::scratch() const {
 
 int64_t MemoryPlan::peak() const {
   const int64_t most = std::max({step(), evaluation, saving});
-  return most + static_cast<int64_t>(kAllocatorSlack * static_cast<double>(most)) + scratch();
+  return most + static_cast<int64_t>(kAllocatorSlack * static_cast<double>(most)) +
+         beside_tensors();
 }
 
 MemoryPlan plan_memory(const StepShape& shape) {
@@ -134,6 +137,9 @@ MemoryPlan plan_memory(const StepShape& shape) {
     plan.saving += plan.snapshot - count_drafter_parameters(shape.drafter) * shape.element_bytes;
   if (!shape.has_target_copy)
     plan.mapped = count_loaded_parameters(shape) * shape.target_element_bytes;
+  if (shape.product_kernel > 0)
+    plan.kernels =
+        shape.product_kernel * std::min(kMostProductKernels, count_product_kernels(shape));
   plan.step_flops = count_step_flops(shape);
   StepShape cheapest = shape;
   cheapest.recomputes_layers = false;
@@ -205,6 +211,7 @@ std::string print_plan(const MemoryPlan& plan, int64_t budget) {
   line("evaluation", plan.evaluation);
   line("a step while a checkpoint is written", plan.saving);
   if (plan.scratch() > 0) line("scratch of matrix products", plan.scratch());
+  if (plan.kernels > 0) line("kernels compiled for matrix products", plan.kernels);
   line("peak, allocator slack included", plan.peak());
   line("target's weights, mapped from its files", plan.mapped);
   text += fmt::format(

@@ -25,6 +25,7 @@ struct MemoryPlan {
   int64_t evaluation = 0;                // peak of a forward on held out sequences
   int64_t snapshot = 0;                  // the state's copy for a checkpoint
   int64_t saving = 0;                    // a step while a snapshot is written
+  int64_t kernels = 0;                   // that the library keeps of a step's bfloat16 products
   int64_t mapped = 0;                    // of the target's files, shared with the system's cache
   double step_flops = 0;                 // of the drafter
   double cheapest_flops = 0;             // the same without recomputation
@@ -33,7 +34,8 @@ struct MemoryPlan {
   int64_t step() const { return std::max(target_forward, drafter_step); }
   /// Beside tensors, while bfloat16 products are made by all that share the host's memory.
   int64_t scratch() const;
-  /// The most bytes at any time: of tensors, with allocator slack, and scratch.
+  int64_t beside_tensors() const { return scratch() + kernels; }
+  /// The most bytes at any time: of tensors, with allocator slack, and beside them.
   int64_t peak() const;
 };
 

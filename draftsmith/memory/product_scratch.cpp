@@ -1,33 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "draftsmith/memory/product_scratch.h"
 
+#include <malloc.h>
+
+#include <algorithm>
+
 #include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/ops/product.h"
 
 namespace draftsmith::memory {
 namespace {
 
-int64_t measure() {
+struct ProductBytes {
+  int64_t scratch, kernel;
+};
+
+ProductBytes measure() {
   constexpr int64_t kSide = 2048, kLength = 1024;
   static_assert(kSide * kSide == ops::kProductCells);
   const auto a = torch::zeros({kSide, kLength}, torch::kBFloat16);
   const auto b = torch::zeros({kLength, kSide}, torch::kBFloat16);
   const auto out = torch::empty({kSide, kSide}, torch::kBFloat16);
-  reset_host_peak();
-  ops::product_out(out, a, a.t());  // forward
-  ops::product_out(out, a, b);      // the gradient of x
-  ops::product_out(out, b.t(), b);  // that of the weight
   const auto narrow = out.narrow(1, 0, kLength / 4);
   const auto weight = torch::zeros({kSide, kLength / 4}, torch::kBFloat16);
+  reset_host_peak();
+  ops::product_out(out, a, a.t());  // forward
+  const auto in_use = [] { return static_cast<int64_t>(::mallinfo2().uordblks); };
+  const int64_t before = in_use();
+  ops::product_out(out, a, b);            // the gradient of x
+  ops::product_out(out, b.t(), b);        // that of the weight
   ops::product_out(narrow, out, weight);  // a longer sum
-  return host_bytes().scratch_peak;
+  return {host_bytes().scratch_peak, std::max<int64_t>(0, in_use() - before) / 3};
+}
+
+const ProductBytes& product_bytes() {
+  static const ProductBytes bytes = measure();
+  return bytes;
 }
 
 }  // namespace
 
-int64_t measure_product_scratch() {
-  static const int64_t bytes = measure();
-  return bytes;
-}
+int64_t measure_product_scratch() { return product_bytes().scratch; }
+
+int64_t measure_product_kernel() { return product_bytes().kernel; }
 
 }  // namespace draftsmith::memory

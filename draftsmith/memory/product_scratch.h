@@ -12,4 +12,11 @@ namespace draftsmith::memory {
 /// host allocator. The peaks of host_bytes start again.
 int64_t measure_product_scratch();
 
+/// What the library keeps of a kernel that it has compiled for one shape of a bfloat16 product on this
+/// machine: 0 where it compiles none. Measured at the same time.
+int64_t measure_product_kernel();
+
+/// The most that it keeps; then those used longest ago go.
+inline constexpr int64_t kMostProductKernels = 256;
+
 }  // namespace draftsmith::memory

@@ -31,6 +31,7 @@ struct StepShape {
   bool is_on_gpu = false;            // the drafter is: its kernels keep other things
   bool splits_masters = false;       // masters are the weights and 16 bits
   int64_t product_scratch = 0;       // of this machine: see measure_product_scratch
+  int64_t product_kernel = 0;        // of this machine: see measure_product_kernel
   int64_t tree_budget = 0;           // nodes of the trees that logged steps count
   // Of a pipeline, where it uses the same memory:
   int64_t waiting_batches = 0;  // made by the target, not yet taken by the drafter

@@ -34,18 +34,22 @@ void call_library_for_part(Tensor out, const Tensor& a, const Tensor& b, const T
 
 }  // namespace
 
+int64_t part_of_product(int64_t M, int64_t N, bool is_beside_others) {
+  const int64_t most = is_beside_others ? kProductCellsOfThread : kProductCells;
+  if (M * N <= most) return std::max(M, N);
+  return std::max(kAlign, most / std::min(M, N) / kAlign * kAlign);
+}
+
 bool is_in_product() { return is_in_call; }
 
 void product_out(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& addend) {
   const int64_t M = out.size(0), N = out.size(1);
   const auto whole = addend.defined() ? addend.expand_as(out) : addend;
   const bool may_sum_elsewhere = out.is_cpu() && out.scalar_type() == torch::kBFloat16;
-  const int64_t most = at::in_parallel_region() ? kProductCellsOfThread : kProductCells;
   if (!may_sum_elsewhere) return call_library(out, a, b, whole);
-  if (M * N <= most) return call_library_for_part(out, a, b, whole);
+  const int64_t part = part_of_product(M, N, at::in_parallel_region());
+  if (part == std::max(M, N)) return call_library_for_part(out, a, b, whole);
   const int64_t dim = N > M ? 1 : 0;
-  const int64_t across = out.size(1 - dim);
-  const int64_t part = std::max(kAlign, most / across / kAlign * kAlign);
   for (int64_t first = 0; first < out.size(dim); first += part) {
     const int64_t count = std::min(part, out.size(dim) - first);
     call_library_for_part(

@@ -23,6 +23,10 @@ void product_out(
     const torch::Tensor& b,             // [K, N]
     const torch::Tensor& addend = {});  // broadcast to [M, N], or undefined
 
+/// Rows, or columns if there are more of these, of the parts that product_out makes a bfloat16 result of;
+/// the last part has what is left.
+int64_t part_of_product(int64_t M, int64_t N, bool is_beside_others);
+
 /// Whether this thread is inside a call of the library for such a part: what it asks of an allocator
 /// is its own scratch, no tensor. How much that is depends on the processor.
 bool is_in_product();

@@ -6,6 +6,7 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/memory/host_allocator.h"
 #include "draftsmith/memory/planned_run.h"
+#include "draftsmith/memory/product_kernels.h"
 #include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/ops/product.h"
 
@@ -136,6 +137,62 @@ TEST(Planner, CountsTheScratchOfBfloat16Products) {
   EXPECT_EQ(plan_memory(shape).scratch(), 6000000);
   shape.element_bytes = shape.target_element_bytes = 4;  // these are summed in their result
   EXPECT_EQ(plan_memory(shape).scratch(), 0);
+}
+
+TEST(Planner, CountsTheKernelsOfBfloat16Products) {
+  auto shape = reference_shape();
+  shape.chunk_rows = 512;
+  const auto plain = plan_memory(shape);
+  EXPECT_EQ(plain.kernels, 0);
+  shape.product_kernel = 1000;
+  const auto plan = plan_memory(shape);
+  EXPECT_EQ(plan.kernels, 1000 * std::min(kMostProductKernels, count_product_kernels(shape)));
+  EXPECT_EQ(plan.peak(), plain.peak() + plan.kernels);
+  EXPECT_NE(print_plan(plan, kGiB).find("kernels compiled"), std::string::npos);
+  shape.element_bytes = shape.target_element_bytes = 4;
+  EXPECT_EQ(plan_memory(shape).kernels, 0);
+}
+
+TEST(ProductKernels, AreOfTheShapesOfAStep) {
+  StepShape shape;
+  auto& d = shape.drafter;
+  d.vocab_size = 3000;
+  d.hidden_size = 256;
+  d.intermediate_size = 1024;
+  d.num_layers = 3;
+  d.num_heads = 4;
+  d.num_kv_heads = 2;
+  d.head_dim = 32;
+  d.block_size = 8;
+  d.target_layer_ids = {0, 1};
+  d.is_sliding.assign(3, false);
+  shape.context_tokens = 128;
+  shape.blocks = 1;
+  shape.chunk_rows = 512;
+  // Two products of the features', three each of two sizes of keys, of queries, output and two of the
+  // MLP's; two of the head's, one of some labels (student and teacher are as many); three of a tile.
+  EXPECT_EQ(count_product_kernels(shape), 2 + 3 + 3 + 6 + 6 + 3 + 3);
+  d.num_layers = 7;
+  d.is_sliding.assign(7, false);
+  EXPECT_EQ(count_product_kernels(shape), 26);  // layers are alike
+  d.is_sliding[2] = true;
+  d.sliding_window = 64;
+  shape.context_tokens = 512;
+  shape.blocks = 8;
+  const int64_t both = count_product_kernels(shape);
+  EXPECT_GT(both, 26);
+  d.is_sliding[2] = false;
+  EXPECT_LT(count_product_kernels(shape), both);
+  shape.attention = ops::AttentionMethod::kGather;
+  EXPECT_EQ(count_product_kernels(shape), 23);
+  shape.element_bytes = 4;
+  EXPECT_EQ(count_product_kernels(shape), 0);
+}
+
+TEST(ProductKernels, TakeAFewHundredKilobytesAtMost) {
+  install_host_allocator();
+  EXPECT_GE(measure_product_kernel(), 0);
+  EXPECT_LE(measure_product_kernel(), int64_t{2} << 20);
 }
 
 TEST(ProductScratch, IsAtMostAFloat32CopyAndPackedOperands) {

@@ -40,19 +40,19 @@ struct PlannedMemory : ::testing::TestWithParam<ShapeSizes> {
 };
 
 /// Two steps as planned, the second while a checkpoint's copy of the state exists: the peak of
-/// tensor bytes, lm_head left out, and the scratch of products, as much as was planned at most.
+/// tensor bytes, lm_head left out, and what is planned beside tensors.
 int64_t run_as_planned(const MemoryPlan& plan, int64_t budget, Anchors anchors) {
   const int64_t before = memory::host_bytes().live;
   ShapedRun run(plan.shape, torch::kCPU, anchors);
   const int64_t others = before + run.lm_head_bytes();
   memory::reset_host_peak();
-  if (budget > 0) memory::limit_host_bytes(others + budget - plan.scratch());
+  if (budget > 0) memory::limit_host_bytes(others + budget - plan.beside_tensors());
   run.run_step();
   const auto copies = run.copy_state();
   run.run_step();
   memory::limit_host_bytes(0);
   EXPECT_LE(memory::host_bytes().scratch_peak, plan.scratch());
-  return memory::host_bytes().peak - others + plan.scratch();
+  return memory::host_bytes().peak - others + plan.beside_tensors();
 }
 
 TEST_P(PlannedMemory, IsNeverExceededByARun) {
