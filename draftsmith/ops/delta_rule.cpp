@@ -5,6 +5,7 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/checks.h"
+#include "draftsmith/ops/cpu/delta_vector_chunks.h"
 #include "draftsmith/ops/cuda/delta_rule.h"
 #include "draftsmith/ops/delta_heads.h"
 #include "draftsmith/ops/kernels.h"
@@ -65,9 +66,9 @@ void check_delta_inputs(const DeltaInputs& inputs, const Tensor& state) {
 }
 
 bool has_chunk_kernel(const DeltaShape& shape, torch::ScalarType dtype, torch::Device device) {
-  if (dtype != torch::kBFloat16) return false;
-  if (device.is_cuda()) return cuda::has_delta_rule(shape.key_dim, shape.value_dim);
-  return device.is_cpu() && has_delta_chunks(shape.key_dim, shape.value_dim);
+  if (device.is_cpu()) return true;
+  return dtype == torch::kBFloat16 && device.is_cuda() &&
+         cuda::has_delta_rule(shape.key_dim, shape.value_dim);
 }
 
 Tensor delta_rule_chunked(
@@ -87,6 +88,24 @@ Tensor delta_rule_chunked(
   const auto decay = inputs.decay.contiguous();
   const auto beta = inputs.beta.contiguous();
   auto out = torch::zeros({B, T, shape.value_heads, shape.value_dim}, mixed.options());
+  if (mixed.scalar_type() != torch::kBFloat16 ||
+      !has_delta_chunks(shape.key_dim, shape.value_dim)) {
+    compute_delta_vector_chunks(
+        {.storage = storage_of(mixed),
+         .mixed = mixed.const_data_ptr(),
+         .decay = decay.const_data_ptr(),
+         .beta = beta.const_data_ptr(),
+         .spans = spans.data(),
+         .num_spans = std::ssize(spans),
+         .T = T,
+         .Hk = shape.key_heads,
+         .Hv = shape.value_heads,
+         .Ek = shape.key_dim,
+         .Ev = shape.value_dim,
+         .state = state.defined() ? state.data_ptr() : nullptr,
+         .out = out.data_ptr()});
+    return out;
+  }
   compute_delta_chunks(
       {.mixed = mixed.const_data_ptr(),
        .decay = decay.const_data_ptr<float>(),

@@ -36,9 +36,9 @@ struct DeltaInputs {
 /// recurrence. Every span starts from a state of its own: zeros, or `state[row]` if given, which
 /// then becomes the state after the span (one span per row). Tokens outside the spans get zeros.
 ///
-/// bfloat16 tokens on a CPU with a tile unit (AMX), and on a GPU in heads of usual widths, run in a
-/// kernel of their own, where float32 factors keep 16 bits in products with the state; all else is
-/// `delta_rule_chunked_plain`.
+/// On a CPU vector instructions do this in the compute type. bfloat16 tokens in heads of usual widths
+/// run on the tile unit (AMX) or a GPU where there is one: float32 factors keep 16 bits in products
+/// with the state there. All else is `delta_rule_chunked_plain`.
 torch::Tensor delta_rule_chunked(    // [B, T, Hv, Ev] as mixed
     const DeltaInputs& inputs,
     const std::vector<Span>& spans,

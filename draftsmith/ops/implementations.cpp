@@ -59,7 +59,7 @@ std::vector<std::string> describe_operations(
       "delta rule: {} over whole rows, own kernel token by token and along trees",
       is_half && has_delta_chunks(head_dims[0], head_dims[1])
           ? "own chunk kernel on the tile unit (AMX)"
-          : "chunks by libtorch in float32"));
+          : fmt::format("own chunk kernel ({})", vectors)));
   return lines;
 }
 

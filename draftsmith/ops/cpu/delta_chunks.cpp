@@ -16,15 +16,13 @@
 #include <hwy/highway.h>
 // clang-format on
 
-#include "draftsmith/ops/cpu/loops-inl.h"
+#include "draftsmith/ops/cpu/delta_chunk-inl.h"
 #include "draftsmith/ops/cpu/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace draftsmith::ops::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-
-constexpr int64_t kChunk = 64;
 
 /// Scratch of one task; [rows, width] arrays are dense.
 struct Workspace {
@@ -55,8 +53,7 @@ struct Workspace {
   Array<float> key_state, query_state;  // [64, Ev] products with the state
   Array<float> written;               // [64, Ev] V'
   Array<float> faded;                 // [64, Ev] V' as the state after the chunk takes it
-  float key_scale[kChunk], query_scale[kChunk];  // 1 / norm, queries also / sqrt(Ek)
-  float decay[kChunk], beta[kChunk];             // sums of the decays in the chunk
+  ChunkGates<float> gates;
 };
 
 inline const uint16_t* bits(const BF16* x) { return &x->bits; }
@@ -134,92 +131,6 @@ inline void untangle_keys(const uint32_t* turned, int64_t Ek, BF16* rows) {
   }
 }
 
-/// key_key becomes A (strictly lower), query_key the scores (lower); zeros above.
-inline void apply_decays(Workspace& work) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t i = 0; i < kChunk; ++i) {
-    for (int64_t j = 0; j < kChunk; j += lanes) {
-      float* system = work.key_key.data() + i * kChunk + j;
-      float* scores = work.query_key.data() + i * kChunk + j;
-      if (j > i) {
-        hn::StoreU(hn::Zero(d), d, system);
-        hn::StoreU(hn::Zero(d), d, scores);
-        continue;
-      }
-      const auto column = hn::Iota(d, static_cast<float>(j));
-      const auto row = hn::Set(d, static_cast<float>(i));
-      // Above the diagonal differences are positive: never used, and kept from overflowing.
-      const auto difference = hn::Min(
-          hn::Zero(d), hn::Sub(hn::Set(d, work.decay[i]), hn::LoadU(d, work.decay + j)));
-      // Below -87 Exp is undefined and the value next to nothing.
-      const auto fading = hn::IfThenElseZero(
-          hn::Gt(difference, hn::Set(d, -87.F)), hn::Exp(d, hn::Max(difference, hn::Set(d, -87.F))));
-      const auto scale = hn::Mul(fading, hn::LoadU(d, work.key_scale + j));
-      const auto own = hn::Set(d, work.beta[i] * work.key_scale[i]);
-      hn::StoreU(
-          hn::IfThenElseZero(
-              hn::Lt(column, row), hn::Mul(hn::Mul(hn::LoadU(d, system), scale), own)),
-          d, system);
-      hn::StoreU(
-          hn::IfThenElseZero(
-              hn::Le(column, row),
-              hn::Mul(hn::Mul(hn::LoadU(d, scores), scale), hn::Set(d, work.query_scale[i]))),
-          d, scores);
-    }
-  }
-}
-
-constexpr int kRows = 8;     // of a triangle at once
-constexpr int kVectors = 2;  // side by side
-
-/// Rows [8 i, 8 i + 8) and two vectors of columns of: rows -= triangle rows, where the rows above
-/// are solved already, and within the eight one after another.
-inline void solve_block(const float* triangle, float* rows, int64_t i, int64_t e, int64_t width) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  hn::Vec<decltype(d)> sums[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v)
-      sums[r][v] = hn::LoadU(d, rows + (i + r) * width + e + v * lanes);
-  for (int64_t j = 0; j < i; ++j) {
-    for (int v = 0; v < kVectors; ++v) {
-      const auto above = hn::LoadU(d, rows + j * width + e + v * lanes);
-      for (int r = 0; r < kRows; ++r)
-        sums[r][v] = hn::NegMulAdd(hn::Set(d, triangle[(i + r) * kChunk + j]), above, sums[r][v]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      hn::StoreU(sums[r][v], d, rows + (i + r) * width + e + v * lanes);
-      for (int later = r + 1; later < kRows; ++later)
-        sums[later][v] = hn::NegMulAdd(
-            hn::Set(d, triangle[(i + later) * kChunk + i + r]), sums[r][v], sums[later][v]);
-    }
-  }
-}
-
-/// Rows [8 i, 8 i + 8) of: out += triangle rows.
-inline void
-add_block(const float* triangle, const float* rows, int64_t i, int64_t e, int64_t width, float* out) {
-  const hn::ScalableTag<float> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  hn::Vec<decltype(d)> sums[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v)
-      sums[r][v] = hn::LoadU(d, out + (i + r) * width + e + v * lanes);
-  for (int64_t j = 0; j < i + kRows; ++j) {
-    for (int v = 0; v < kVectors; ++v) {
-      const auto row = hn::LoadU(d, rows + j * width + e + v * lanes);
-      for (int r = 0; r < kRows; ++r)
-        sums[r][v] = hn::MulAdd(hn::Set(d, triangle[(i + r) * kChunk + j]), row, sums[r][v]);
-    }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v)
-      hn::StoreU(sums[r][v], d, out + (i + r) * width + e + v * lanes);
-}
-
 /// One chunk of `count` tokens from row `first` of the batch; `state` [Ek, Ev] follows.
 inline void run_chunk(
     const DeltaChunkParams& params,
@@ -241,16 +152,11 @@ inline void run_chunk(
   gather_rows(mixed + key_head * Ek, width, count, Ek, work.query.data());
   gather_rows(mixed + key_width + key_head * Ek, width, count, Ek, work.key.data());
   gather_rows(mixed + 2 * key_width + h * Ev, width, count, Ev, work.value.data());
-  measure_rows(
-      work.query.data(), Ek, 1 / std::sqrt(static_cast<float>(Ek)), work.query_scale);
-  measure_rows(work.key.data(), Ek, 1, work.key_scale);
-  float sum = 0;
-  for (int64_t i = 0; i < kChunk; ++i) {
-    const int64_t gate = (first + i) * params.Hv + h;
-    if (i < count) sum += params.decay[gate];
-    work.decay[i] = sum;
-    work.beta[i] = i < count ? params.beta[gate] : 0;
-  }
+  ChunkGates<float>& gates = work.gates;
+  measure_rows(work.query.data(), Ek, 1 / std::sqrt(static_cast<float>(Ek)), gates.query_scale);
+  measure_rows(work.key.data(), Ek, 1, gates.key_scale);
+  const int64_t gate = first * params.Hv + h;
+  gates.load(params.decay + gate, params.beta + gate, params.Hv, count);
 
   // 2. Products among the tokens, and the system and scores that they give.
   const auto* key_words = reinterpret_cast<const uint32_t*>(work.key.data());
@@ -259,7 +165,7 @@ inline void run_chunk(
   const TilePairs keys{work.turned_key.data(), kChunk};
   multiply_tiles(bits(work.key.data()), keys, kChunk, Ek, false, work.key_key.data());
   multiply_tiles(bits(work.query.data()), keys, kChunk, Ek, false, work.query_key.data());
-  apply_decays(work);
+  apply_decays(gates, work.key_key.data(), work.query_key.data());
 
   // 3. Products with the state before the chunk.
   split_pairs(state, Ek, Ev, work.high.data(), work.low.data());
@@ -272,15 +178,13 @@ inline void run_chunk(
 
   // 4. V' from (I + A) V' = beta (V - exp(decay) K S), and the output beside it.
   for (int64_t i = 0; i < kChunk; ++i) {
-    const float faded = std::exp(work.decay[i]);
-    const auto carried = hn::Set(d, -faded * work.key_scale[i]);
-    const auto read = hn::Set(d, faded * work.query_scale[i]);
-    const auto beta = hn::Set(d, work.beta[i]);
+    const auto carried = hn::Set(d, -gates.faded[i] * gates.key_scale[i]);
+    const auto read = hn::Set(d, gates.faded[i] * gates.query_scale[i]);
+    const auto beta = hn::Set(d, gates.beta[i]);
     for (int64_t e = 0; e < Ev; e += lanes) {
       const int64_t place = i * Ev + e;
       const auto value = load_wide(d, work.value.data() + place);
-      const auto change =
-          hn::MulAdd(carried, hn::LoadU(d, work.key_state.data() + place), value);
+      const auto change = hn::MulAdd(carried, hn::LoadU(d, work.key_state.data() + place), value);
       hn::StoreU(hn::Mul(beta, change), d, work.written.data() + place);
       float* out = work.query_state.data() + place;
       hn::StoreU(hn::Mul(read, hn::LoadU(d, out)), d, out);
@@ -288,9 +192,8 @@ inline void run_chunk(
   }
   for (int64_t e = 0; e < Ev; e += kVectors * lanes) {
     for (int64_t i = 0; i < kChunk; i += kRows) {
-      solve_block(work.key_key.data(), work.written.data(), i, e, Ev);
-      add_block(
-          work.query_key.data(), work.written.data(), i, e, Ev, work.query_state.data());
+      solve_block(work.key_key.data(), work.written.data() + e, i, Ev);
+      add_block(work.query_key.data(), work.written.data() + e, i, Ev, work.query_state.data() + e);
     }
   }
   for (int64_t i = 0; i < count; ++i) {
@@ -300,15 +203,14 @@ inline void run_chunk(
   }
 
   // 5. The state after the chunk.
-  const float last = work.decay[kChunk - 1];
   for (int64_t i = 0; i < kChunk; ++i) {
-    const auto scale = hn::Set(d, std::exp(last - work.decay[i]) * work.key_scale[i]);
+    const auto scale = hn::Set(d, gates.left[i] * gates.key_scale[i]);
     for (int64_t e = 0; e < Ev; e += lanes)
       hn::StoreU(
           hn::Mul(scale, hn::LoadU(d, work.written.data() + i * Ev + e)), d,
           work.faded.data() + i * Ev + e);
   }
-  const auto keep = hn::Set(d, std::exp(last));
+  const auto keep = hn::Set(d, gates.kept());
   for (int64_t e = 0; e < Ek * Ev; e += lanes)
     hn::StoreU(hn::Mul(keep, hn::LoadU(d, state + e)), d, state + e);
   split_pairs(work.faded.data(), kChunk, Ev, work.high.data(), work.low.data());
@@ -350,7 +252,7 @@ void compute_delta_chunks(const DeltaChunkParams& params) {
   at::parallel_for(0, params.num_spans * params.Hv, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
       HWY_DYNAMIC_DISPATCH(run_span_head)
-      (params, params.spans[i / params.Hv], i % params.Hv);
+    (params, params.spans[i / params.Hv], i % params.Hv);
   });
 }
 
