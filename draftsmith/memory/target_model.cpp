@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "draftsmith/memory/step_parts.h"
+#include "draftsmith/ops/causal_attention.h"
 #include "draftsmith/ops/delta_rule.h"
 
 namespace draftsmith::memory {
@@ -28,12 +29,18 @@ struct TargetSizes {
 
 /// Attention of a late layer, beside its input and the normed input. Leaves what lives on while the
 /// MLP runs.
-void attend_in_target(Ledger& ledger, const TargetSizes& z, bool has_output_gate) {
+void attend_in_target(Ledger& ledger, const StepShape& s, const TargetSizes& z) {
+  const auto& t = s.target;
+  const bool has_output_gate = t.is_hybrid();
+  const bool has_kernel = ops::has_causal_kernel(
+      t.num_heads, t.num_kv_heads, t.head_dim, z.b == 2 ? torch::kBFloat16 : torch::kFloat,
+      s.is_on_gpu ? torch::kCUDA : torch::kCPU);
   const int64_t gate = has_output_gate ? 2 * z.queries : 0;  // with the queries that it came with
   ledger.touch(kTarget, has_output_gate ? 4 * z.queries : 2 * z.queries);  // normed and rotated
   ledger.add(kTarget, gate + z.queries);
   ledger.touch(kTarget, 2 * z.keys);
-  ledger.touch(kTarget, 2 * z.keys + 2 * z.queries);  // the output, and that of one document
+  // The output, and keys and values packed, or the output of one document.
+  ledger.touch(kTarget, 2 * z.keys + z.queries + (has_kernel ? 2 * z.keys : z.queries));
   ledger.add(kTarget, z.queries);
   if (has_output_gate) ledger.touch(kTarget, 2 * z.queries);  // sigmoid and product
 }
@@ -81,7 +88,7 @@ void run_target_layers(Ledger& ledger, const StepShape& s) {
   };
   const auto linear = std::count(t.is_linear.begin(), t.is_linear.end(), true);
   if (linear < t.num_layers)
-    play([&](Ledger& layer) { attend_in_target(layer, z, t.is_hybrid()); });
+    play([&](Ledger& layer) { attend_in_target(layer, s, z); });
   if (linear > 0) play([&](Ledger& layer) { mix_in_target(layer, s, z); });
 }
 

@@ -10,6 +10,7 @@
 #include "draftsmith/base/error.h"
 #include "draftsmith/base/log.h"
 #include "draftsmith/ops/cached_attention.h"
+#include "draftsmith/ops/causal_attention.h"
 #include "draftsmith/ops/checks.h"
 #include "draftsmith/ops/implementations.h"
 #include "draftsmith/ops/linear.h"
@@ -39,14 +40,6 @@ class FeatureCapture {
   std::vector<int64_t> layer_ids_;
   std::vector<torch::Tensor> states_;
 };
-
-torch::Tensor
-attend_causally(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value) {
-  return at::scaled_dot_product_attention(
-             query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), {}, 0.0,
-             /*is_causal=*/true, std::nullopt, /*enable_gqa=*/true)
-      .transpose(1, 2);
-}
 
 std::vector<torch::Device> list_devices(const TargetSettings& settings) {
   if (settings.devices.empty()) return {parse_device(settings.device, "target.device")};
@@ -83,10 +76,9 @@ std::vector<torch::Device> place_parts(
 struct Documents {
   std::vector<ops::Span> spans;
   torch::Tensor positions;  // [B or 1, S]
-  bool are_whole_rows = false;
 
   static Documents of_whole_rows(int64_t B, int64_t S) {
-    Documents documents{{}, torch::arange(S, torch::kLong).unsqueeze(0), true};
+    Documents documents{{}, torch::arange(S, torch::kLong).unsqueeze(0)};
     for (int64_t b = 0; b < B; ++b)
       documents.spans.push_back({b, 0, S});
     return documents;
@@ -96,7 +88,7 @@ struct Documents {
 Documents find_documents(const torch::Tensor& document_ids, int64_t B, int64_t S) {
   ops::check_shape(document_ids, {B, S}, "document_ids");
   const auto dense = document_ids.to(torch::kLong).contiguous();
-  Documents documents{{}, torch::zeros({B, S}, torch::kLong), false};
+  Documents documents{{}, torch::zeros({B, S}, torch::kLong)};
   for (int64_t b = 0; b < B; ++b) {
     const int64_t* ids = dense.const_data_ptr<int64_t>() + b * S;
     int64_t* positions = documents.positions.data_ptr<int64_t>() + b * S;
@@ -116,21 +108,6 @@ Documents find_documents(const torch::Tensor& document_ids, int64_t B, int64_t S
     }
   }
   return documents;
-}
-
-torch::Tensor attend_within(
-    const std::vector<ops::Span>& spans,
-    const torch::Tensor& query,
-    const torch::Tensor& key,
-    const torch::Tensor& value) {
-  auto out = torch::zeros_like(query);
-  for (const ops::Span& span : spans) {
-    const auto part = [&](const torch::Tensor& x) {
-      return x.narrow(0, span.row, 1).narrow(1, span.begin, span.end - span.begin);
-    };
-    part(out).copy_(attend_causally(part(query), part(key), part(value)));
-  }
-  return out;
 }
 
 }  // namespace
@@ -204,14 +181,13 @@ Target Target::load_parts(const TargetSettings& settings, bool is_whole) {
       "target {}: {} with {} layers, hidden {}, vocabulary {}, {}", settings.path,
       config.model_type, config.num_layers, config.hidden_size, config.vocab_size, settings.dtype);
   const auto& linear = config.linear;
-  const auto head_dims = config.is_hybrid()
-                             ? std::vector<int64_t>{linear.key_head_dim, linear.value_head_dim}
-                             : std::vector<int64_t>{};
+  ops::ModelHeads heads{config.num_heads, config.num_kv_heads, config.head_dim, {}};
+  if (config.is_hybrid()) heads.linear_dims = {linear.key_head_dim, linear.value_head_dim};
   for (size_t i = 0; i < devices.size(); ++i) {
     if (std::find(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(i), devices[i]) !=
         devices.begin() + static_cast<std::ptrdiff_t>(i))
       continue;  // named twice
-    for (const auto& line : ops::describe_operations(devices[i], dtype, head_dims))
+    for (const auto& line : ops::describe_operations(devices[i], dtype, heads))
       log_info("  {}", line);
   }
   return target;
@@ -284,8 +260,7 @@ TargetStates Target::forward(
   return run(
       ids, documents.positions, layer_ids,
       [&](size_t, const auto& queries, const auto& keys, const auto& values) {
-        return documents.are_whole_rows ? attend_causally(queries, keys, values)
-                                        : attend_within(documents.spans, queries, keys, values);
+        return ops::causal_attention(queries, keys, values, documents.spans);
       },
       [&](size_t, const DeltaNet& net, const torch::Tensor& normed) {
         return net.run_spans(normed, documents.spans);
@@ -310,13 +285,14 @@ TargetStates Target::forward(
   // Into an empty cache the new tokens see only each other.
   const bool is_prefill = std::all_of(
       kv.lengths().begin(), kv.lengths().end(), [](int64_t length) { return length == 0; });
+  const auto whole_rows = Documents::of_whole_rows(B, T).spans;
   auto states = run(
       ids, kv.next_positions(T), layer_ids,
       [&](size_t i, const auto& queries, const auto& keys, const auto& values) {
         const int64_t layer = cache.kv_layers_[i];
         kv.write(layer, keys, values);
         return is_prefill
-                   ? attend_causally(queries, keys, values)
+                   ? ops::causal_attention(queries, keys, values, whole_rows)
                    : ops::cached_attention(queries, kv.keys(layer), kv.values(layer), kv.lengths());
       },
       [&](size_t i, const DeltaNet& net, const torch::Tensor& normed) {

@@ -4,12 +4,19 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "draftsmith/ops/causal_attention.h"
+
 namespace draftsmith::ops {
 namespace {
 
-std::string describe_on_gpu(torch::ScalarType dtype, const std::vector<int64_t>& head_dims) {
+std::string
+describe(torch::Device device, torch::ScalarType dtype, const std::vector<int64_t>& linear_dims) {
   return fmt::format(
-      "{}", fmt::join(describe_operations({torch::kCUDA, 3}, dtype, head_dims), "|"));
+      "{}", fmt::join(describe_operations(device, dtype, {4, 2, 64, linear_dims}), "|"));
+}
+
+std::string describe_on_gpu(torch::ScalarType dtype, const std::vector<int64_t>& linear_dims) {
+  return describe({torch::kCUDA, 3}, dtype, linear_dims);
 }
 
 TEST(Implementations, ClaimKernelsOfAGpuOnlyForWhatTheyTake) {
@@ -27,6 +34,15 @@ TEST(Implementations, ClaimKernelsOfAGpuOnlyForWhatTheyTake) {
   EXPECT_TRUE(has(narrow, "chunks by libtorch")) << narrow;
   EXPECT_TRUE(has(narrow, "libtorch token by token")) << narrow;
   EXPECT_FALSE(has(describe_on_gpu(torch::kBFloat16, {}), "delta rule"));
+}
+
+TEST(Implementations, OfTheCpuNameTheKernelsThatRunThere) {
+  for (const auto dtype : {torch::kBFloat16, torch::kFloat}) {
+    const auto text = describe(torch::kCPU, dtype, {16, 20});
+    EXPECT_NE(text.find("delta rule: own chunk kernel ("), std::string::npos) << text;
+    const bool has_attention = has_causal_kernel(4, 2, 64, dtype, torch::kCPU);
+    EXPECT_EQ(text.find("attention: own kernel") != std::string::npos, has_attention) << text;
+  }
 }
 
 }  // namespace
