@@ -49,6 +49,15 @@ std::vector<torch::Device> list_devices(const TargetSettings& settings) {
   return devices;
 }
 
+/// In the order of their first mention.
+std::vector<torch::Device> list_distinct(const std::vector<torch::Device>& devices) {
+  std::vector<torch::Device> distinct;
+  for (const torch::Device device : devices)
+    if (std::find(distinct.begin(), distinct.end(), device) == distinct.end())
+      distinct.push_back(device);
+  return distinct;
+}
+
 /// Devices of the embedding, of every layer, and of the final norm with the head.
 std::vector<torch::Device> place_parts(
     const std::vector<WeightSpec>& specs,
@@ -183,13 +192,9 @@ Target Target::load_parts(const TargetSettings& settings, bool is_whole) {
   const auto& linear = config.linear;
   ops::ModelHeads heads{config.num_heads, config.num_kv_heads, config.head_dim, {}};
   if (config.is_hybrid()) heads.linear_dims = {linear.key_head_dim, linear.value_head_dim};
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (std::find(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(i), devices[i]) !=
-        devices.begin() + static_cast<std::ptrdiff_t>(i))
-      continue;  // named twice
-    for (const auto& line : ops::describe_operations(devices[i], dtype, heads))
+  for (const torch::Device device : list_distinct(devices))
+    for (const auto& line : ops::describe_operations(device, dtype, heads))
       log_info("  {}", line);
-  }
   return target;
 }
 
