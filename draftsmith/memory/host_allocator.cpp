@@ -273,14 +273,10 @@ void install_host_allocator() {
   ::setenv(
       "ONEDNN_PRIMITIVE_CACHE_CAPACITY", fmt::format("{}", kMostProductKernels).c_str(),
       /*overwrite=*/0);
-  // Kernels that the library has compiled, each for one shape of a product and a quarter of a megabyte or
-  // more. Batches differ in their shapes, and a step has one or two hundred.
-  ::setenv(
-      "ONEDNN_PRIMITIVE_CACHE_CAPACITY", fmt::format("{}", kMostProductKernels).c_str(),
-      /*overwrite=*/0);
   // Each thread's list of the same in front of that cache, 1,024 unless told otherwise: looking a kernel
   // up takes microseconds, and what a list holds is held twice.
-  ::setenv("LRU_CACHE_CAPACITY", "16", /*overwrite=*/0);
+  ::setenv(
+      "LRU_CACHE_CAPACITY", fmt::format("{}", kListedProductKernels).c_str(), /*overwrite=*/0);
   // A kernel is for a number of threads too, and a thread that works beside others sets its own when it
   // first asks for it, away from theirs. In the middle of a step it would compile its kernels again.
   at::parallel_for(

@@ -16,7 +16,8 @@ int64_t measure_product_scratch();
 /// machine: 0 where it compiles none. Measured at the same time.
 int64_t measure_product_kernel();
 
-/// The most that it keeps; then those used longest ago go.
+/// The most that it keeps; then those used longest ago go. Each thread holds its last few once more.
 inline constexpr int64_t kMostProductKernels = 256;
+inline constexpr int64_t kListedProductKernels = 16;
 
 }  // namespace draftsmith::memory
