@@ -29,9 +29,10 @@ class CudaShared {
   DS_DEVICE CudaShared part(int64_t begin, int64_t /*count*/) const {
     return CudaShared(data_ + begin);
   }
-  /// As the instructions name it.
+  /// As the instructions name it. Of 32 bits throughout, so that constants in `i` go into them.
   DS_DEVICE uint32_t address(int64_t i) const {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(data_ + i));
+    return static_cast<uint32_t>(__cvta_generic_to_shared(data_)) +
+           static_cast<uint32_t>(i) * static_cast<uint32_t>(sizeof(T));
   }
 
  private:

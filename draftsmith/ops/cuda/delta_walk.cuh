@@ -45,7 +45,7 @@ struct DeltaWalkKernel {
       block.sync_warp();  // the token before the last one is done with: two take turns
       if (params.steps != nullptr && token.step.from != kPreviousState)
         load_state(token.step.from == kRootState ? root : slot(place, token.step.from), state);
-      const float read = step(key, query, token, state);
+      const float read = step(block, key, query, token, state);
       static_cast<T*>(params.out)[place.token(params, token.step.node) * params.Ev + place.column] =
           narrow<T>(read);
       if (params.steps != nullptr && token.step.to != kNowhere)
@@ -110,9 +110,9 @@ struct DeltaWalkKernel {
   }
 
   /// Four sums side by side, because one alone would wait for itself.
-  template <class Row>
+  template <class Block, class Row>
   DS_DEVICE static float
-  step(const Row& key, const Row& query, const Token& token, float (&state)[Ek]) {
+  step(Block& block, const Row& key, const Row& query, const Token& token, float (&state)[Ek]) {
     const float keep = std::exp(token.decay);
     float recalled[4] = {};
     DS_UNROLL
@@ -126,6 +126,8 @@ struct DeltaWalkKernel {
     }
     const float written =
         token.beta * (token.value - ((recalled[0] + recalled[1]) + (recalled[2] + recalled[3])));
+    // Else the compiler keeps the keys, for which there are no registers beside the state.
+    block.sync_warp();
     float read[4] = {};
     DS_UNROLL
     for (int i = 0; i < Ek; i += 4) {
@@ -145,15 +147,16 @@ struct DeltaWalkKernel {
            ((place.b * params.num_slots + number) * params.Hv + place.h) * Ek * params.Ev +
            place.column;
   }
+  /// Step by step: products i x Ev would be kept for all tokens, in more registers than there are.
   DS_DEVICE void load_state(const float* from, float (&state)[Ek]) const {
     DS_UNROLL
-    for (int i = 0; i < Ek; ++i)
-      state[i] = from[i * params.Ev];
+    for (int i = 0; i < Ek; ++i, from += params.Ev)
+      state[i] = *from;
   }
   DS_DEVICE void store_state(const float (&state)[Ek], float* to) const {
     DS_UNROLL
-    for (int i = 0; i < Ek; ++i)
-      to[i * params.Ev] = state[i];
+    for (int i = 0; i < Ek; ++i, to += params.Ev)
+      *to = state[i];
   }
 };
 

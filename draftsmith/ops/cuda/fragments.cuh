@@ -6,16 +6,20 @@
 /// Tiles of bfloat16 rows in shared memory, and the pieces of them that `multiply` takes.
 namespace draftsmith::ops::cuda {
 
-/// Where element (row, column) of a tile of rows of kWidth elements stands. Units of 16 bytes trade
-/// places within a row, so that 8 rows that follow each other have theirs of one column in
-/// different banks: what a matrix load reads at once.
+/// Where element (row, column + 8 half) of a tile of rows of kWidth elements stands. Units of 16
+/// bytes trade places within a row, so that 8 rows that follow each other have theirs of one column
+/// in different banks: what a matrix load reads at once. A half of 1 is for columns that are
+/// multiples of 16. Written so that a lane's places in a tile, which the compiler makes once for all
+/// steps, are a few with constants added: each of them as it is would take a register.
 template <int kWidth>
-DS_DEVICE int tile_place(int row, int column) {
-  constexpr int kUnits = kWidth / 8;
-  constexpr int kTurns = kUnits < 8 ? kUnits : 8;
-  constexpr int kRowsOfALine = kUnits < 8 ? 8 / kUnits : 1;  // of 128 bytes
-  const int unit = (column / 8) ^ (row / kRowsOfALine % kTurns);
-  return row * kWidth + unit * 8 + column % 8;
+DS_DEVICE int tile_place(int row, int column, int half = 0) {
+  constexpr unsigned kUnits = kWidth / 8;
+  constexpr unsigned kTurns = kUnits < 8 ? kUnits : 8;
+  constexpr unsigned kRowsOfALine = 8 / kTurns;  // of 128 bytes
+  const auto unit = static_cast<unsigned>(column) / 8;
+  const unsigned turn = static_cast<unsigned>(row) / kRowsOfALine % kTurns;
+  const unsigned turned = unit % kTurns ^ (turn ^ static_cast<unsigned>(half));
+  return row * kWidth + static_cast<int>(unit / kTurns * kTurns * 8 + turned * 8) + column % 8;
 }
 
 /// Starts copies of kRows rows to a tile; row i comes from base + offset_of(i), and is zeros where
@@ -24,7 +28,7 @@ template <int kWidth, int kRows, int kThreads, class Block, class Tile, class Of
 DS_DEVICE void
 copy_rows(Block& block, const Tile& tile, const BF16* base, const OffsetOf& offset_of) {
   constexpr int kUnits = kWidth / 8;
-  DS_UNROLL
+  DS_UNROLL_BY(4)  // addresses of more take registers that sums need
   for (int begin = 0; begin < kRows * kUnits; begin += kThreads) {
     const int i = begin + block.thread();
     if (kRows * kUnits % kThreads != 0 && i >= kRows * kUnits) break;
@@ -41,7 +45,7 @@ copy_rows(Block& block, const Tile& tile, const BF16* base, const OffsetOf& offs
 template <int kWidth, class Block, class Tile>
 DS_DEVICE void load_left(Block& block, uint32_t (&a)[4], const Tile& tile, int row, int k) {
   const int lane = block.lane();
-  block.load_matrices(a, tile, tile_place<kWidth>(row + lane % 16, k + lane / 16 * 8));
+  block.load_matrices(a, tile, tile_place<kWidth>(row + lane % 16, k, lane / 16));
 }
 
 /// Left factor: the transposed rows [k, k + 16), columns [row, row + 16) of the tile.
@@ -50,7 +54,7 @@ DS_DEVICE void
 load_left_transposed(Block& block, uint32_t (&a)[4], const Tile& tile, int row, int k) {
   const int lane = block.lane();
   block.load_transposed(
-      a, tile, tile_place<kWidth>(k + lane % 8 + lane / 16 * 8, row + lane / 8 % 2 * 8));
+      a, tile, tile_place<kWidth>(k + lane % 8 + lane / 16 * 8, row, lane / 8 % 2));
 }
 
 /// Two right factors of 8 columns: the transposed rows [column, column + 16), columns [k, k + 16)
@@ -61,7 +65,7 @@ load_right_transposed(Block& block, uint32_t (&b)[2][2], const Tile& tile, int k
   const int lane = block.lane();
   uint32_t matrices[4];
   block.load_matrices(
-      matrices, tile, tile_place<kWidth>(column + lane / 16 * 8 + lane % 8, k + lane / 8 % 2 * 8));
+      matrices, tile, tile_place<kWidth>(column + lane / 16 * 8 + lane % 8, k, lane / 8 % 2));
   b[0][0] = matrices[0], b[0][1] = matrices[1];
   b[1][0] = matrices[2], b[1][1] = matrices[3];
 }
@@ -71,7 +75,7 @@ template <int kWidth, class Block, class Tile>
 DS_DEVICE void load_right(Block& block, uint32_t (&b)[2][2], const Tile& tile, int k, int column) {
   const int lane = block.lane();
   uint32_t matrices[4];
-  block.load_transposed(matrices, tile, tile_place<kWidth>(k + lane % 16, column + lane / 16 * 8));
+  block.load_transposed(matrices, tile, tile_place<kWidth>(k + lane % 16, column, lane / 16));
   b[0][0] = matrices[0], b[0][1] = matrices[1];
   b[1][0] = matrices[2], b[1][1] = matrices[3];
 }
