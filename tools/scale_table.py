@@ -188,13 +188,13 @@ def all_tables(options, gpus=GPUS):
             "sizes": size_table(case, options)}
 
 
-def update(text, tables):
+def update(text, tables, document=DOCUMENT):
     """The document with these tables in place of its own."""
     for name, table_text in tables.items():
         before, found, rest = text.partition(BEGIN.format(name))
         _, ended, after = rest.partition(END)
         if not found or not ended:
-            raise SystemExit(f"docs/scale.md: expected a table '{name}', got none ({DOCUMENT}). "
+            raise SystemExit(f"{document.name}: expected a table '{name}', got none ({document}). "
                              f"Try adding the lines {BEGIN.format(name).strip()} and {END.strip()}.")
         text = before + found + "\n" + table_text + "\n" + ended + after
     return text
