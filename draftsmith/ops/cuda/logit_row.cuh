@@ -32,7 +32,7 @@ struct Logits {
 
 template <int N, class T, bool kHasTeacher>
 DS_DEVICE Logits<Compute<T>, N> load_logits(const LogitRow<T, kHasTeacher>& row, int64_t i) {
-  Logits<Compute<T>, N> logits;
+  Logits<Compute<T>, N> logits = {};
   const auto stored = load_vector<N>(row.stored + i);
   if constexpr (kHasTeacher) {
     const auto teacher = load_vector<N>(row.teacher + i);
