@@ -21,8 +21,9 @@ Exit status: 0 done (or already there), 2 bad arguments, 3 bad files.
 """
 import argparse
 import collections
+import concurrent.futures
+import concurrent.futures.process
 import json
-import multiprocessing
 import os
 import shutil
 import sys
@@ -98,6 +99,23 @@ def make_part(job):
     return counts
 
 
+def make_parts(jobs, options):
+    """The counts of each part, as they are done by the worker processes."""
+    pool = concurrent.futures.ProcessPoolExecutor(
+        options.workers, initializer=start_worker,
+        initargs=(str(options.model), options.max_length))
+    try:
+        for part in concurrent.futures.as_completed([pool.submit(make_part, job) for job in jobs]):
+            yield part.result()
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise ToolError(
+            BAD_FILE, f"--workers: expected {options.workers} at work to the end, got one that was "
+            f"killed ({options.input}). Try fewer if memory ran out; the same command goes on."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def read_jobs(source, folder):
     """(path of a part, source, first byte, byte after the last) for every 2,000 lines."""
     number = begin = end = count = 0
@@ -155,6 +173,9 @@ def add_counts(total, part):
 
 def publish(staging, out, total):
     """Names the parts as `datasets` does and lets the folder appear."""
+    # Parts that have their names already are no parts any more: a run that is interrupted from here
+    # on begins anew.
+    (staging / "job.json").unlink()
     shards = []
     for path in sorted(staging.glob("part-*.arrow")):
         if json.loads(path.with_suffix(".json").read_text()).get("kept", 0):
@@ -164,7 +185,7 @@ def publish(staging, out, total):
     names = [f"data-{i:05d}-of-{len(shards):05d}.arrow" for i in range(len(shards))]
     for path, name in zip(shards, names):
         os.replace(path, staging / name)
-    for path in list(staging.glob("part-*")) + [staging / "job.json"]:
+    for path in staging.glob("part-*"):
         path.unlink()
     features = {
         name: {"feature": {"dtype": dtype, "_type": "Value"}, "_type": "List"}
@@ -255,20 +276,17 @@ def run(options):
     size, before = options.input.stat().st_size, total["bytes"]
     if before:
         print(f"going on after {total['read']} rows", file=sys.stderr)
-    with multiprocessing.Pool(
-        options.workers, start_worker, (str(options.model), options.max_length)
-    ) as pool:
-        for counts in pool.imap_unordered(make_part, jobs):
-            add_counts(total, counts)
-            now = time.monotonic()
-            if now - shown < 5:
-                continue
-            shown = now
-            rate = (total["bytes"] - before) / (now - begin)
-            print(
-                f"{total['read']} rows, {rate / 1e6:.1f} MB/s, "
-                f"{(size - total['bytes']) / rate:.0f} s to go", file=sys.stderr,
-            )
+    for counts in make_parts(jobs, options):
+        add_counts(total, counts)
+        now = time.monotonic()
+        if now - shown < 5:
+            continue
+        shown = now
+        rate = (total["bytes"] - before) / (now - begin)
+        print(
+            f"{total['read']} rows, {rate / 1e6:.1f} MB/s, "
+            f"{(size - total['bytes']) / rate:.0f} s to go", file=sys.stderr,
+        )
     del total["bytes"]
     if total["kept"] == 0:
         report(total)

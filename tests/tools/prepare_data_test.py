@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/prepare_data as a whole: the dataset it writes, what it drops, how it goes on."""
+import contextlib
+import io
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import pyarrow
@@ -128,6 +133,49 @@ class PrepareData(unittest.TestCase):
         third = self.run_tool(lines, "--out", str(self.out), "--force", "--max-length", "500")
         self.assertEqual(third.returncode, 0, third.stderr)
         self.assertNotIn("going on", third.stderr)
+
+    def test_loses_no_row_when_it_is_killed_while_it_names_its_parts(self):
+        source = self.folder / "chats.jsonl"
+        source.write_text("".join(json.dumps(chat(f"q {i}", f"a {i}")) + "\n" for i in range(2100)))
+        options = prepare_data.parse_arguments([
+            "--model", str(self.model), "--input", str(source), "--out", str(self.out)])
+        replace, named = os.replace, []
+
+        def die_at_the_second(path, name):
+            if str(name).endswith(".arrow"):
+                named.append(name)
+                if len(named) == 2:
+                    raise InterruptedError
+            replace(path, name)
+
+        with unittest.mock.patch("os.replace", die_at_the_second):
+            self.assertRaises(InterruptedError, prepare_data.run, options)
+        self.assertFalse(self.out.exists())
+        with contextlib.redirect_stdout(io.StringIO()):
+            prepare_data.run(options)
+        self.assertEqual(len(self.read_rows()), 2100)
+
+    def test_ends_when_a_worker_is_killed_and_goes_on(self):
+        # Long chats keep a worker at work until one is killed.
+        lines = [chat(f"q {i}", f"a {i}") for i in range(2000)]
+        lines += [chat("long", "word " * 100000)] * 8
+        source = self.folder / "chats.jsonl"
+        source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        command = [sys.executable, str(ROOT / "tools/prepare_data.py"), "--model", str(self.model),
+                   "--input", str(source), "--workers", "2", "--out", str(self.out)]
+        tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not (self.folder / ".data.partial/part-00000.json").exists():
+            self.assertIsNone(tool.poll())
+            time.sleep(0.01)
+        children = Path(f"/proc/{tool.pid}/task/{tool.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        _, said = tool.communicate(timeout=120)
+        self.assertEqual(tool.returncode, 3, said)
+        self.assertRegex(said, r"--workers: expected .*, got .*\. Try .*\.\n$")
+        again = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("going on after 2000 rows", again.stderr)
+        self.assertEqual(len(self.read_rows()), 2008)
 
     def test_the_commands_run_from_any_folder(self):
         for name in ("prepare_data", "regenerate"):
