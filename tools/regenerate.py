@@ -166,13 +166,16 @@ def read_done(out):
     if not out.exists():
         return done
     with open(out, "r+b") as file:
-        for line in file:
-            try:
-                done.add(json.loads(line)["index"])
-            except (ValueError, LookupError, TypeError):
-                break
+        for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
+            try:
+                done.add(json.loads(line)["index"])
+            except (ValueError, LookupError, TypeError) as error:
+                raise ToolError(
+                    BAD_FILE, f"--out: expected answers of an earlier run, got another line "
+                    f"({out}, line {number}). Try removing that line, or another file."
+                ) from error
             good += len(line)
         file.truncate(good)
     return done

@@ -172,6 +172,17 @@ class Regenerate(unittest.TestCase):
         self.assertEqual(sorted(self.read()), [0, 1, 2, 3, 4])
         self.assertEqual(len(self.out.read_text().splitlines()), 5)
 
+    def test_removes_no_answer_behind_a_line_that_is_none(self):
+        rows = [self.chat(f"q{i}", "old") for i in range(5)]
+        self.run_tool(rows)
+        lines = self.out.read_text().splitlines(keepends=True)
+        damaged = lines[0] + "{}\n" + "".join(lines[1:])
+        self.out.write_text(damaged)
+        result = self.run_tool(rows)
+        self.assertEqual(result.returncode, 3)
+        self.assertRegex(result.stderr, r"^--out: expected .*, got .*line 2\)\. Try .*\.\n$")
+        self.assertEqual(self.out.read_text(), damaged)
+
     def test_refuses_with_one_line(self):
         result = self.run_tool([], "--server", "somewhere")
         self.assertEqual(result.returncode, 2)
