@@ -156,12 +156,15 @@ class ChatFormat:
             add_generation_prompt=add_generation_prompt, **self.token_names,
         )
 
+    def _render_row(self, messages, tools, add_generation_prompt=False):
+        try:
+            return self._render_raw(messages, tools, add_generation_prompt)
+        except Exception as error:  # noqa: BLE001 - a template may do anything with odd messages
+            raise RowError("the template refuses it") from error
+
     def render_prompt(self, messages, tools=None):
         """The text after which the assistant answers."""
-        try:
-            text = self._render_raw(messages, tools, add_generation_prompt=True)
-        except (TemplateError, TypeError, ValueError) as error:
-            raise RowError("the template refuses it") from error
+        text = self._render_row(messages, tools, add_generation_prompt=True)
         return text.replace(OPEN, "").replace(CLOSE, "")
 
     def _probe(self):
@@ -189,10 +192,7 @@ class ChatFormat:
 
     def render(self, messages, tools=None):
         """(text, spans [begin, end) that the assistant wrote)"""
-        try:
-            text = self._render_raw(messages, tools)
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
-            raise RowError("the template refuses it") from error
+        text = self._render_row(messages, tools)
         return self._read_marks(text) if self.has_marks else (text, self._search(text, messages, tools))
 
     @staticmethod
@@ -216,7 +216,7 @@ class ChatFormat:
                 found = text.find(self.opening, place)
                 start = found + len(self.opening)
             else:
-                prefix = self._render_raw(messages[:i], tools)
+                prefix = self._render_row(messages[:i], tools)
                 found = 0 if text.startswith(prefix) else -1
                 start = len(prefix)
             if found < 0:
@@ -251,6 +251,10 @@ class ChatFormat:
         """Ids and mask of a conversation, cut to max_length tokens (0 = not cut). The last answer
         of one that `is_cut` was cut short already: the end that it has here is the template's."""
         text, spans = self.render(messages, tools)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # JSON can say "\ud83d", half a pair
+            raise RowError("text that is no Unicode") from error
         if is_cut and spans:
             spans[-1] = self._without_ending(text, spans[-1])
         # The template has written every special token, bos too where the model wants one.
@@ -293,12 +297,40 @@ def text_of(content):
     raise RowError("content that is no text")
 
 
+def split_content(content):
+    """(text, reasoning) of content; parts of type thinking or reasoning are the latter."""
+    if not isinstance(content, list):
+        return text_of(content), ""
+    texts, thoughts = [], []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("thinking", "reasoning"):
+            thoughts.append(text_of(part.get(kind, part.get("text"))))
+        else:
+            texts.append(part)
+    return text_of(texts), "".join(thoughts)
+
+
+def read_calls(calls):
+    """Calls of tools with their arguments as JSON, where they are texts of it."""
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise RowError("tool_calls that are no list of objects")
+    result = []
+    for call in calls:
+        function = call.get("function")
+        if isinstance(function, dict):
+            arguments = parse_if_json(function.get("arguments", {}))
+            call = call | {"function": function | {"arguments": arguments}}
+        result.append(call)
+    return result
+
+
 def parse_if_json(value):
     if not isinstance(value, str):
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 
@@ -314,31 +346,26 @@ def read_conversation(row, chat_format):
         if not isinstance(turn, dict):
             raise RowError("no messages")
         name = turn.get("role", turn.get("from"))
-        role = ROLES.get(name)
+        role = ROLES.get(name) if isinstance(name, str) else None
         if role is None:
             raise RowError("an unknown role")
-        message = {"role": role, "content": text_of(turn.get("content", turn.get("value")))}
+        content, thoughts = split_content(turn.get("content", turn.get("value")))
+        message = {"role": role, "content": content}
         if name == "function_call":
             call = parse_if_json(message["content"])
             if not isinstance(call, dict):
                 raise RowError("a tool call that is no JSON object")
             message |= {"content": "", "tool_calls": [{"type": "function", "function": call}]}
         if turn.get("tool_calls"):
-            calls = [dict(call) for call in turn["tool_calls"]]
-            for call in calls:
-                if isinstance(call.get("function"), dict):
-                    function = call["function"]
-                    call["function"] = function | {
-                        "arguments": parse_if_json(function.get("arguments", {}))
-                    }
-            message["tool_calls"] = calls
+            message["tool_calls"] = read_calls(turn["tool_calls"])
         for key in ("name", "tool_call_id"):
             if key in turn:
                 message[key] = turn[key]
         reasoning = turn.get("reasoning_content", turn.get("reasoning", turn.get("thinking")))
+        reasoning = text_of(reasoning) or thoughts
         # All of it may be rendered, the arguments of calls too.
         rest = [message.get(key) for key in ("tool_calls", "name", "tool_call_id")]
-        chat_format.check_texts([message["content"], reasoning or "", to_json(rest)])
+        chat_format.check_texts([message["content"], reasoning, to_json(rest)])
         if reasoning and chat_format.keeps_reasoning:
             message["reasoning_content"] = reasoning
         elif reasoning:

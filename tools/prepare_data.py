@@ -33,9 +33,10 @@ from pathlib import Path
 import pyarrow
 
 from chat_format import ChatFormat, RowError, read_conversation
-from tool_output import BAD_ARGUMENT, BAD_FILE, ToolError, exit_status
+from tool_output import BAD_ARGUMENT, BAD_FILE, ToolError, exit_status, whole_number
 
 ROWS_PER_PART = 2000
+MOST_ID = 2**31 - 1
 SCHEMA = pyarrow.schema(
     [("input_ids", pyarrow.list_(pyarrow.int32())), ("loss_mask", pyarrow.list_(pyarrow.int8()))]
 )
@@ -46,12 +47,17 @@ def encode_line(line, max_length):
     """(ids, mask, whether it was cut) of one line; RowError says why there is none."""
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RowError("no valid JSON") from error
     if isinstance(row, dict) and "input_ids" in row:
         ids, mask = row["input_ids"], row.get("loss_mask")
         if not isinstance(mask, list) or not isinstance(ids, list) or len(ids) != len(mask):
             raise RowError("input_ids without a loss_mask of their length")
+        if not all(type(i) is int and 0 <= i <= MOST_ID for i in ids):
+            raise RowError("input_ids that are no token ids")
+        if not all(type(m) in (int, bool) and m in (0, 1) for m in mask):
+            raise RowError("a loss_mask that is not of 0 and 1")
+        mask = [int(m) for m in mask]
         was_cut = 0 < max_length < len(ids)
         limit = max_length or len(ids)
         ids, mask = ids[:limit], mask[:limit]
@@ -307,9 +313,12 @@ def parse_arguments(arguments=None):
     parser.add_argument("--model", type=Path, required=True, help="the target's folder")
     parser.add_argument("--input", type=Path, required=True, help="chats, one JSON object a line")
     parser.add_argument("--out", type=Path, help="the dataset's folder")
-    parser.add_argument("--max-length", type=int, default=8192, help="tokens (8192); 0 = no limit")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes")
-    parser.add_argument("--show", type=int, default=0, metavar="N", help="print N chats, no more")
+    parser.add_argument(
+        "--max-length", type=whole_number(0), default=8192, help="tokens (8192); 0 = no limit")
+    parser.add_argument(
+        "--workers", type=whole_number(1), default=os.cpu_count(), help="processes")
+    parser.add_argument(
+        "--show", type=whole_number(0), default=0, metavar="N", help="print N chats, no more")
     parser.add_argument("--force", action="store_true", help="make an earlier result again")
     return parser.parse_args(arguments)
 

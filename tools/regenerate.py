@@ -32,7 +32,7 @@ import urllib.parse
 from pathlib import Path
 
 from chat_format import ROLES, parse_if_json, text_of
-from tool_output import BAD_ARGUMENT, BAD_FILE, ToolError, exit_status
+from tool_output import BAD_ARGUMENT, BAD_FILE, ToolError, exit_status, whole_number
 
 RETRIED = {408, 409, 425, 429, 500, 502, 503, 504}
 SOME_FAILED = 1
@@ -268,10 +268,13 @@ def parse_arguments(arguments=None):
     parser.add_argument("--served-model", required=True, help="the name it knows the target by")
     parser.add_argument("--input", type=Path, required=True, help="chats, one JSON object a line")
     parser.add_argument("--out", type=Path, required=True, help="file to write")
-    parser.add_argument("--concurrency", type=int, default=64, help="requests at once (64)")
+    parser.add_argument(
+        "--concurrency", type=whole_number(1), default=64, help="requests at once (64)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 (the default) = greedy")
-    parser.add_argument("--max-tokens", type=int, default=4096, help="of an answer (4096)")
-    parser.add_argument("--retries", type=int, default=5, help="of a failed request (5)")
+    parser.add_argument(
+        "--max-tokens", type=whole_number(1), default=4096, help="of an answer (4096)")
+    parser.add_argument(
+        "--retries", type=whole_number(0), default=5, help="of a failed request (5)")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds before the first retry")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for an answer (600)")
     parser.add_argument("--api-key", default="", help="sent as a bearer token")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Python tools share: errors in one line, and outputs that are never half there."""
+import argparse
 import os
 import sys
 
@@ -45,3 +46,13 @@ def exit_status(run, options):
         )
         return BAD_ARGUMENT
     return 0
+
+
+def whole_number(least):
+    """The type of an argument for argparse."""
+    def parse(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number of at least {least}, got '{text}'")
+        return int(text)
+    return parse

@@ -143,6 +143,18 @@ class Masks(unittest.TestCase):
         with self.assertRaisesRegex(RowError, "template"):
             chat.encode([{"role": "system", "content": "s"}] + CHAT)
 
+    def test_whatever_a_template_does_is_a_reason(self):
+        folder = chat_models.write_model(
+            Path(self.folder.name) / "odd",
+            chat_models.CHATML.replace("{% for", "{{ '' if messages|length < 3 else 1 / 0 }}{% for", 1))
+        with self.assertRaisesRegex(RowError, "the template refuses it"):
+            ChatFormat(folder).encode(CHAT)
+
+    def test_half_a_character_is_refused(self):
+        messages = [{"role": "user", "content": "a\ud83d"}, {"role": "assistant", "content": "b"}]
+        with self.assertRaisesRegex(RowError, "no Unicode"):
+            self.format_of("CHATML").encode(messages)
+
     def test_a_template_without_an_end_is_refused(self):
         template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
         with self.assertRaises(ToolError):
@@ -179,6 +191,17 @@ class Rows(unittest.TestCase):
             {"role": "user", "content": parts}, {"role": "assistant", "content": "c"}]})
         self.assertEqual(rows[0]["content"], "ab")
 
+    def test_parts_of_reasoning_are_the_reasoning(self):
+        rows = self.read({"messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "r"}, {"type": "text", "text": "b"}]},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": [
+                {"type": "reasoning", "text": "s"}, {"type": "text", "text": "d"}]}]})
+        self.assertEqual(rows[1]["content"], "<think>\nr\n</think>\n\nb")
+        self.assertEqual(rows[3]["content"], "<think>\ns\n</think>\n\nd")
+
     def test_reasoning_stands_in_the_answer_where_the_template_has_no_place_for_it(self):
         rows = self.read({"messages": [
             {"role": "user", "content": "a"},
@@ -193,6 +216,10 @@ class Rows(unittest.TestCase):
             ({"messages": [{"role": "king", "content": "a"}]}, "unknown role"),
             ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "no text"),
             ({"conversations": [{"from": "function_call", "value": "x"}]}, "tool call"),
+            ({"messages": [{"role": ["user"], "content": "a"}]}, "unknown role"),
+            ({"messages": [{"role": "assistant", "content": "a", "tool_calls": "b"}]}, "tool_calls"),
+            ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [1]}]}, "tool_calls"),
+            ({"messages": [{"role": "assistant", "content": "a", "reasoning": {}}]}, "no text"),
         ):
             with self.subTest(reason), self.assertRaisesRegex(RowError, reason):
                 self.read(row)

@@ -77,16 +77,23 @@ class PrepareData(unittest.TestCase):
             chat("a", "b"), "{broken\n", {"messages": []}, "\n", chat("c", "<|im_end|>"), long,
             {"input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]},
             {"input_ids": [1, 2, 3], "loss_mask": [0, 1]},
-            {"input_ids": [1, 2, 3], "loss_mask": [1, 0, 1]}]
+            {"input_ids": [1, 2, 3], "loss_mask": [1, 0, 1]},
+            {"input_ids": [1, "2", 3], "loss_mask": [0, 1, 1]},
+            {"input_ids": [1, 2**31, 3], "loss_mask": [0, 1, 1]},
+            {"input_ids": [1, 2, 3], "loss_mask": [0, 1, None]},
+            {"input_ids": [1, 2, 3], "loss_mask": [False, True, True]},
+            "[" * 100000 + "\n", chat("half a \ud83d", "character")]
         result = self.run_tool(lines, "--out", str(self.out), "--max-length", "100")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("8 rows read = 2 kept + 6 dropped", result.stdout)
+        self.assertIn("14 rows read = 3 kept + 11 dropped", result.stdout)
         counts = json.loads((self.out / "prepare_data.json").read_text())
         self.assertEqual(counts["dropped"], {
-            "no valid JSON": 1, "no messages": 1, "a message holds a special token": 1,
+            "no valid JSON": 2, "no messages": 1, "a message holds a special token": 1,
             "nothing to train after the cut": 1, "input_ids without a loss_mask of their length": 1,
-            "nothing to train": 1})
-        self.assertEqual(self.read_rows()[1], {"input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]})
+            "nothing to train": 1, "input_ids that are no token ids": 2,
+            "a loss_mask that is not of 0 and 1": 1, "text that is no Unicode": 1})
+        taken = {"input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]}
+        self.assertEqual(self.read_rows()[1:], [taken, taken])
 
     def test_does_not_teach_the_end_of_an_answer_that_was_cut(self):
         result = self.run_tool(
@@ -207,6 +214,10 @@ class PrepareData(unittest.TestCase):
 
     def test_refuses_with_one_line(self):
         good = [chat("a", "b")]
+        for count in (["--workers", "0"], ["--max-length", "-1"]):
+            result = self.run_tool(good, "--out", "x", *count)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(f"argument {count[0]}: expected a whole number of at least", result.stderr)
         for arguments, status in (
             (["--out", str(self.model)], 2), ([], 2), (["--model", "none", "--out", "x"], 2)):
             result = self.run_tool(good, *arguments)
