@@ -10,7 +10,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "draftsmith/base/atomic_file.h"
 
 namespace draftsmith {
 namespace {
@@ -21,7 +24,8 @@ struct Streams {
   spdlog::sink_ptr out = std::make_shared<spdlog::sinks::stdout_sink_mt>();
   spdlog::sink_ptr err = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   spdlog::sink_ptr copy;
-  bool has_bar = false;  // the last line of a terminal will be rewritten
+  bool has_bar = false;        // the last line of a terminal will be rewritten
+  bool has_lost_line = false;  // the copy could not be written
   bool keeps_lines = false;
   std::vector<std::string> kept;  // what the copy will begin with
   std::mutex mutex;
@@ -49,9 +53,17 @@ void clear_bar_line() {
   streams().has_bar = false;
 }
 
+/// A line that the copy cannot take ends no run: it is metrics and checkpoints that a run may not
+/// lose, and a full disk does not take those either.
 void write_copy(std::string_view line) {
   if (streams().copy) {
-    write(streams().copy, line);
+    try {
+      write(streams().copy, line);
+    } catch (const spdlog::spdlog_ex& error) {
+      if (std::exchange(streams().has_lost_line, true)) return;
+      clear_bar_line();
+      write(streams().err, fmt::format("warning: the log misses lines: {}", error.what()));
+    }
   } else if (streams().keeps_lines) {
     streams().kept.emplace_back(line);
   }
@@ -66,7 +78,12 @@ void keep_lines_for_copy() {
 
 void copy_log_to(const std::filesystem::path& path) {
   std::lock_guard lock(streams().mutex);
-  streams().copy = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
+  try {
+    streams().copy = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
+  } catch (const spdlog::spdlog_ex& error) {
+    fail_write(path, error.what());
+  }
+  streams().has_lost_line = false;
   streams().copy->set_pattern("%Y-%m-%d %H:%M:%S %v");
   for (const std::string& line : streams().kept)
     write_copy(line);

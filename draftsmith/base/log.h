@@ -12,7 +12,7 @@ namespace draftsmith {
 /// after much was checked and said.
 void keep_lines_for_copy();
 
-/// From now on every line shown on stdout or stderr is appended to `path` as well.
+/// Appends every line shown on stdout or stderr from now on to `path`, as long as it takes lines.
 void copy_log_to(const std::filesystem::path& path);
 
 /// Stops copying; the file is flushed and closed.

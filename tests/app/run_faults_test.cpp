@@ -148,14 +148,18 @@ TEST_F(RunFaults, F11ADamagedCheckpointIsPassedOverAndTheFormerOneUsed) {
 }
 
 TEST_F(RunFaults, F11ADiskThatIsFullEndsTheRunAndKeepsTheFormerCheckpoint) {
-  // A file in the way of the folder stands for a disk that takes no more.
+  // A file in the way of the folder stands for a disk that takes no more, not even of the log.
   expect_done(train("run", 2));
   const auto before = testing::snapshot(checkpoint("run", 2));
   fs::rename(folder / "run/checkpoints", folder / "run/kept");
   folder.write("run/checkpoints", "no folder");
+  fs::remove(folder / "run/log.txt");
+  fs::create_symlink("/dev/full", folder / "run/log.txt");
   const auto result = testing::run_program(resume("run", {"--train.max_steps=4"}));
   EXPECT_EQ(result.exit_code, 5) << result.err;
   testing::expect_message_form(testing::last_line(result.err));
+  EXPECT_NE(result.err.find("the log misses lines"), std::string::npos) << result.err;
+  fs::remove(folder / "run/log.txt");
   fs::remove(folder / "run/checkpoints");
   fs::rename(folder / "run/kept", folder / "run/checkpoints");
   EXPECT_TRUE(testing::snapshot(checkpoint("run", 2)) == before);

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "draftsmith/base/atomic_file.h"
+#include "draftsmith/base/error.h"
 
+#include "tests/base/expect_error.h"
 #include "tests/support/temp_folder.h"
 
 namespace draftsmith {
@@ -85,6 +87,32 @@ TEST(Log, BeginsTheCopyWithTheLinesThatWereKept) {
   log_line("after");
   ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(read_lines(folder / "log.txt"), (std::vector<std::string>{"early", "a bar", "late"}));
+}
+
+TEST(Log, GoesOnWithoutTheCopyWhereTheDiskIsFull) {
+  const TempFolder folder;
+  std::filesystem::create_symlink("/dev/full", folder / "log.txt");
+  ::testing::internal::CaptureStderr();
+  copy_log_to(folder / "log.txt");
+  log_line("one");
+  log_line("two");
+  stop_log_copy();
+  std::istringstream said(::testing::internal::GetCapturedStderr());
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(said, line);)
+    lines.push_back(line);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0], "one");
+  EXPECT_NE(lines[1].find("warning: the log misses lines"), std::string::npos) << lines[1];
+  EXPECT_NE(lines[1].find("log.txt"), std::string::npos) << lines[1];
+  EXPECT_EQ(lines[2], "two");
+}
+
+TEST(Log, NamesACopyThatCannotBeOpened) {
+  const TempFolder folder;
+  std::filesystem::create_directories(folder / "log.txt");
+  testing::expect_error<DeviceError>(
+      [&] { copy_log_to(folder / "log.txt"); }, {"file", (folder / "log.txt").string()});
 }
 
 TEST(Log, KeepsLinesOfSeveralThreadsWhole) {
