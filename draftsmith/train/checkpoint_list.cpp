@@ -22,6 +22,20 @@ constexpr const char* kBest = "best";
 
 fs::path list_folder(const fs::path& run_folder) { return run_folder / "checkpoints"; }
 
+/// What a process that was killed while it saved has left. The saves of a signal happen at any step,
+/// so the next save of that step, which would replace it, may never come.
+void remove_unfinished(const fs::path& run_folder) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(list_folder(run_folder), error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(fmt::format(".{}", kPrefix), 0) == 0 && name.ends_with(".partial"))
+      found.push_back(entry.path());
+  }
+  for (const fs::path& folder : found)
+    fs::remove_all(folder, error);
+}
+
 /// Steps of all folders that look like checkpoints of a run, ascending.
 std::vector<int64_t> list_steps(const fs::path& run_folder) {
   std::vector<int64_t> steps;
@@ -67,6 +81,7 @@ std::optional<fs::path> find_newest_checkpoint(const fs::path& run_folder, int64
 }
 
 void remove_old_checkpoints(const fs::path& run_folder, int64_t step, int64_t keep_last) {
+  remove_unfinished(run_folder);
   auto steps = list_steps(run_folder);
   steps.erase(std::upper_bound(steps.begin(), steps.end(), step), steps.end());
   std::error_code error;

@@ -19,8 +19,8 @@ std::optional<std::filesystem::path> find_newest_checkpoint(
     const std::filesystem::path& run_folder,
     int64_t last_step = std::numeric_limits<int64_t>::max());
 
-/// Removes checkpoints up to `step` beyond the newest `keep_last` of them, except the one that
-/// `checkpoints/best` points to. Later ones can only be damaged leftovers and are left alone.
+/// Removes unfinished saves, and checkpoints up to `step` beyond the newest `keep_last`, but for the
+/// one that `checkpoints/best` points to. Later ones can only be damaged, and are left alone.
 void remove_old_checkpoints(
     const std::filesystem::path& run_folder,
     int64_t step,

@@ -84,6 +84,15 @@ TEST_F(CheckpointList, LeavesDamagedLaterOnesToTheRunThatReplacesThem) {
   EXPECT_EQ(list(), (Names{"step-2", "step-3", "step-8", "step-9"}));
 }
 
+TEST_F(CheckpointList, RemovesWhatKilledProcessesLeftOfASave) {
+  write_all({2, 3});
+  folder.write("checkpoints/.step-1.partial/model.safetensors", "half");
+  folder.write("checkpoints/.step-7.partial/model.safetensors", "half");
+  folder.write("checkpoints/.notes/one", "kept");
+  tidy(3, 2);
+  EXPECT_EQ(list(), (Names{".notes", "step-2", "step-3"}));
+}
+
 TEST_F(CheckpointList, NeedsRoomForAllThatIsKeptAtOneTime) {
   write(1);
   int64_t bytes = 0;
