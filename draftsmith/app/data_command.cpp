@@ -88,6 +88,16 @@ std::string preview(const data::TokenSequence& sequence, const formats::Vocabula
   return is_open ? text + close : text;
 }
 
+/// The preview of a row, or why there is none: a damaged row hides no other one.
+std::string
+preview_row(const data::TokenDataset& dataset, int64_t row, const formats::Vocabulary& vocabulary) {
+  try {
+    return preview(dataset.sequence(row), vocabulary);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+}
+
 struct NamedFinding {
   const char* key;
   const char* label;
@@ -194,7 +204,7 @@ void run_data(RunConfig config, const Flags& flags) {
                 : "");
     }
     for (int64_t i = 0; !flags.json && i < std::min(flags.show, dataset.num_sequences()); ++i)
-      print_result("--- row {}\n{}", i, preview(dataset.sequence(i), vocabulary));
+      print_result("--- row {}\n{}", i, preview_row(dataset, i, vocabulary));
   }
   if (flags.json) {
     print_line(json.dump(2));

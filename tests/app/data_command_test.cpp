@@ -76,6 +76,20 @@ TEST_F(DataCommand, ShowsBatchesAndTheMask) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
 }
 
+TEST_F(DataCommand, ShowsTheRowsBesideADamagedOne) {
+  auto damaged = make_sequence(6, 2, 1);
+  damaged.mask.pop_back();
+  auto good = make_sequence(4, 2, 1);
+  good.ids = {10, 11, 12, 13};
+  const auto dataset = write({damaged, good});
+  const auto result = run_program({"data", "--data.path=" + dataset.string(), "--show=2"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  for (const char* part :
+       {"1 sequences (50.00 %) cannot be read", "--- row 0\nrow 0: expected 6 values",
+        "--- row 1\n10 11 [[12 13 ]]"})
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
+}
+
 // 4,096 positions: training lowers data.max_length, so a look at the data does too.
 TEST_F(DataCommand, PlansTheBatchesThatTrainingWithTheTargetMakes) {
   const auto dataset = write({make_sequence(5000, 2, 1), make_sequence(40, 2, 2)});
