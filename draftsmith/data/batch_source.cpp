@@ -32,7 +32,7 @@ struct BatchSource::State {
   }
 
   DataCursor normalize(DataCursor cursor) const {
-    while (cursor.batch >= mixture->batches_of_epoch(cursor.epoch))
+    while (!mixture->has_batch(cursor.epoch, cursor.batch))
       cursor = {cursor.epoch + 1, 0};
     return cursor;
   }
@@ -179,11 +179,9 @@ SourceBatch BatchSource::load(DataCursor cursor, const BlockRule& rule) const {
 }
 
 DataCursor BatchSource::advance(DataCursor cursor, int64_t count) const {
-  while (count > 0) {
+  for (; count > 0; --count) {
     cursor = state_->normalize(cursor);
-    const int64_t taken = std::min(count, batches_of_epoch(cursor.epoch) - cursor.batch);
-    cursor.batch += taken;
-    count -= taken;
+    ++cursor.batch;
   }
   return cursor;
 }

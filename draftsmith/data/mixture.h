@@ -29,6 +29,12 @@ class Mixture {
   Mixture(std::vector<double> weights, CountBatches count_batches);
 
   int64_t batches_of_epoch(int64_t epoch) const;
+
+  /// Whether the epoch has a batch of this number. Every epoch has a first one, so that who asks for
+  /// no more does not wait for its plan.
+  bool has_batch(int64_t epoch, int64_t batch) const {
+    return batch == 0 || batch < batches_of_epoch(epoch);
+  }
   Turn turn(int64_t epoch, int64_t batch) const;
 
   /// Batches of every source before this place.

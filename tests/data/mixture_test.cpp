@@ -42,6 +42,19 @@ TEST(Mixture, OfOneSourceIsThatSource) {
   }
 }
 
+TEST(Mixture, KnowsTheFirstBatchOfAnEpochThatIsNotPlanned) {
+  std::set<int64_t> planned;
+  const Mixture mixture({1, 3}, [&](int64_t, int64_t epoch) {
+    planned.insert(epoch);
+    return 5;
+  });
+  EXPECT_TRUE(mixture.has_batch(7, 0));
+  EXPECT_EQ(planned, (std::set<int64_t>{0}));
+  EXPECT_FALSE(mixture.has_batch(7, mixture.batches_of_epoch(7)));
+  for (int64_t epoch = 0; epoch < 8; ++epoch)
+    EXPECT_GE(mixture.batches_of_epoch(epoch), 1);
+}
+
 TEST(Mixture, KeepsItsSharesAtEveryPlace) {
   const auto mixture = make_mixture({5, 3, 2}, {40, 70, 11});
   std::vector<int64_t> taken(3, 0);
