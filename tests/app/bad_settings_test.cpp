@@ -50,6 +50,10 @@ TEST_F(BadSettings, AreRefusedIfTheFileIsNoToml) {
   const auto file = folder.write("run.toml", "[train]\nmax_steps = \n");
   expect_refused(folder, train({"--config=" + file.string()}), 2, {"run.toml, line 2"});
   expect_refused(folder, train({"--config=no/such.toml"}), 2, {"no/such.toml"});
+  for (const char* key : {"[[[train]]]", "é = 1", "[]", "= 1", "\u3001 = 1"}) {
+    const auto odd = folder.write("run.toml", std::string("[train]\n") + key + "\n");
+    expect_refused(folder, train({"--config=" + odd.string()}), 2, {"run.toml, line 2"});
+  }
 }
 
 TEST_F(BadSettings, AreRefusedIfTheFileIsLongOrNestsDeeply) {
