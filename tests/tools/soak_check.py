@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's memory stays flat: trains for some minutes with frequent checkpoints and evaluations, and
-compares the resident memory of the second half with that of the second quarter.
+compares the resident memory of five equal stretches after a sixth for warming up.
 
-Usage: soak_check.py PATH_OF_DRAFTSMITH [--minutes N] [--target DIR --data DIR]
+Usage: soak_check.py PATH_OF_DRAFTSMITH [--minutes N] [--target DIR --data DIR] [SETTINGS]
 
-Without --target it trains on the tiny target of the fixtures.
+Without --target it trains on the tiny target of the fixtures. A stretch counts with its median: a
+checkpoint that is being written is a copy of the state in memory.
 """
 
 import argparse
@@ -20,6 +21,8 @@ from tiny_run import FIXTURES, generate
 
 MOST_GROWTH = 1.02
 SAMPLE_SECONDS = 1.0
+STRETCHES = 6  # the first one is not compared
+MIB = 2**20
 
 
 def resident_bytes(pid):
@@ -54,12 +57,17 @@ def main(arguments):
             run.send_signal(signal.SIGINT)
             said, _ = run.communicate(timeout=300)
         assert run.returncode == 0, run.returncode
-        quarter = statistics.median(samples[len(samples) // 4:len(samples) // 2])
-        half = statistics.median(samples[len(samples) // 2:])
-        print(f"{said.strip()}: {options.minutes:g} minutes, resident memory {quarter / 2**20:.1f} "
-              f"MiB in the second quarter, {half / 2**20:.1f} MiB in the second half, most "
-              f"{max(samples) / 2**20:.1f} MiB")
-        assert half <= MOST_GROWTH * quarter, (quarter, half)
+        length = len(samples) // STRETCHES
+        stretches = [samples[i * length:(i + 1) * length] for i in range(1, STRETCHES)]
+        medians = [statistics.median(stretch) for stretch in stretches]
+        seconds = [SAMPLE_SECONDS * i for i in range(STRETCHES * length - length)]
+        slope = statistics.linear_regression(seconds, sum(stretches, [])).slope
+        print(f"{said.strip()}: {options.minutes:g} minutes, medians of resident memory "
+              f"{', '.join(f'{median / MIB:.1f}' for median in medians)} MiB "
+              f"({100 * (max(medians) / min(medians) - 1):.2f} % apart), "
+              f"{3600 * slope / MIB:+.1f} MiB an hour, least {min(map(min, stretches)) / MIB:.1f}, "
+              f"most {max(map(max, stretches)) / MIB:.1f} MiB")
+        assert max(medians) <= MOST_GROWTH * min(medians), medians
 
 
 if __name__ == "__main__":
