@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's memory stays flat: trains for some minutes with frequent checkpoints and evaluations, and
-compares the resident memory of five equal stretches after a sixth for warming up.
+compares the resident memory of five equal stretches after the first minutes: five, or a third of all.
 
 Usage: soak_check.py PATH_OF_DRAFTSMITH [--minutes N] [--target DIR --data DIR] [SETTINGS]
 
@@ -21,7 +21,8 @@ from tiny_run import FIXTURES, generate
 
 MOST_GROWTH = 1.02
 SAMPLE_SECONDS = 1.0
-STRETCHES = 6  # the first one is not compared
+STRETCHES = 5
+MOST_WARM_UP = 300  # seconds
 MIB = 2**20
 
 
@@ -57,10 +58,11 @@ def main(arguments):
             run.send_signal(signal.SIGINT)
             said, _ = run.communicate(timeout=300)
         assert run.returncode == 0, run.returncode
+        samples = samples[int(min(len(samples) / 3, MOST_WARM_UP / SAMPLE_SECONDS)):]
         length = len(samples) // STRETCHES
-        stretches = [samples[i * length:(i + 1) * length] for i in range(1, STRETCHES)]
+        stretches = [samples[i * length:(i + 1) * length] for i in range(STRETCHES)]
         medians = [statistics.median(stretch) for stretch in stretches]
-        seconds = [SAMPLE_SECONDS * i for i in range(STRETCHES * length - length)]
+        seconds = [SAMPLE_SECONDS * i for i in range(STRETCHES * length)]
         slope = statistics.linear_regression(seconds, sum(stretches, [])).slope
         print(f"{said.strip()}: {options.minutes:g} minutes, medians of resident memory "
               f"{', '.join(f'{median / MIB:.1f}' for median in medians)} MiB "
