@@ -141,7 +141,7 @@ inline float weigh_row(
   int64_t i = 0;
   for (; i < count; i += lanes) {
     const auto power = hn::Max(hn::MulSub(hn::LoadU(d, scores + i), scales, shift), bound);
-    const auto weight = hn::IfThenElseZero(seen(i), round_to<BF16>(d, hn::Exp(d, power)));
+    const auto weight = hn::IfThenElseZero(seen(i), hn::Exp(d, power));
     sums = hn::Add(sums, weight);
     store_narrow(d, weight, weights + i);
   }
