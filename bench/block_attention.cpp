@@ -23,6 +23,7 @@ constexpr int64_t kSlots = 32, kHeads = 16, kKeyHeads = 8;
 struct Case {
   int64_t tokens, anchors, head_dim, window;  // window 0: a full layer
   int64_t first_anchor = 0;
+  int64_t last_anchor = tokens;  // before it
 
   std::string heads() const { return fmt::format("{}/{} of {}", kHeads, kKeyHeads, head_dim); }
   std::string kind() const { return window == 0 ? "full" : fmt::format("window {}", window); }
@@ -39,7 +40,7 @@ struct Attention {
         upstream(random_bfloat16(in.query.sizes(), 1, 6)),
         visibility{c.window, c.window > 0} {
     const auto number = torch::arange(c.anchors, torch::kLong);
-    layout.anchors = (c.first_anchor + number * (c.tokens - c.first_anchor) / c.anchors)
+    layout.anchors = (c.first_anchor + number * (c.last_anchor - c.first_anchor) / c.anchors)
                          .to(torch::kLong)
                          .unsqueeze(0);
     layout.keep = torch::ones({1, c.anchors}, torch::kBool);
@@ -161,13 +162,19 @@ void show_more_anchors(const Sizes& sizes) {
   }
 }
 
+/// The same anchors in longer sequences, and anchors that are spread over all of them.
 void show_longer_sequences(const Sizes& sizes) {
-  fmt::print("\n");
-  std::vector<Case> cases;
-  for (int64_t doubling = 0; doubling <= 3; ++doubling)
-    cases.push_back(
-        {(2 * sizes.window) << doubling, sizes.anchors, 128, sizes.window, sizes.window});
-  show_growth(cases, sizes.repeats, [](const Case&) { return int64_t{1}; });
+  for (const bool are_spread : {false, true}) {
+    fmt::print("\n{}:\n", are_spread ? "anchors all over the sequence" : "the same anchors");
+    std::vector<Case> cases;
+    for (int64_t doubling = 0; doubling <= 3; ++doubling) {
+      const int64_t tokens = (2 * sizes.window) << doubling;
+      cases.push_back(
+          {tokens, sizes.anchors, 128, sizes.window, sizes.window,
+           are_spread ? tokens : 2 * sizes.window});
+    }
+    show_growth(cases, sizes.repeats, [](const Case&) { return int64_t{1}; });
+  }
 }
 
 void run(bool is_quick, bool is_longer_only) {
