@@ -51,8 +51,7 @@ inline memory::StepShape make_shape(const ShapeSizes& sizes) {
   shape.blocks = sizes.blocks;
   shape.chunk_rows = sizes.chunk_rows;
   shape.threads = at::get_num_threads();
-  shape.product_scratch = memory::measure_product_scratch();
-  shape.product_kernel = memory::measure_product_kernel();
+  memory::measure_products(shape);
   shape.has_teacher = sizes.has_teacher;
   shape.recomputes_layers = sizes.recomputes;
   shape.tree_budget = sizes.tree_budget;

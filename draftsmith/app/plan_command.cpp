@@ -66,10 +66,7 @@ Measurement measure(const memory::MemoryPlan& plan, int64_t budget, torch::Devic
   const auto dtype = shape.element_bytes == 4 ? torch::kFloat : torch::kBFloat16;
   const double rate = measure_gemm_rate(shape, dtype, device);
   shape.is_on_gpu = device.is_cuda();
-  if (!shape.is_on_gpu) {
-    shape.product_scratch = memory::measure_product_scratch();
-    shape.product_kernel = memory::measure_product_kernel();
-  }
+  memory::measure_products(shape);
   const int64_t room = std::min(
       budget, memory::find_budget({.budget = "0"}, device.is_cpu() ? "cpu" : device.str()));
   shape = train::shrink_shape(shape, room, rate * kMeasuredSeconds);
@@ -168,10 +165,7 @@ memory::StepShape make_step_shape(
   const auto& device = drafters.front();
   shape.drafters = std::count(drafters.begin(), drafters.end(), device);
   shape.is_on_gpu = device != "cpu";
-  if (!shape.is_on_gpu) {
-    shape.product_scratch = memory::measure_product_scratch();
-    shape.product_kernel = memory::measure_product_kernel();
-  }
+  memory::measure_products(shape);
   shape.shares_target = pipeline.shares_devices(config.target);
   // A GPU maps no files; and targets elsewhere leave only waiting batches with the drafter.
   shape.has_target_copy = shape.shares_target && (shape.has_target_copy || shape.is_on_gpu);

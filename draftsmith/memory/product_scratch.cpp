@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "draftsmith/memory/host_allocator.h"
+#include "draftsmith/memory/step_model.h"
 #include "draftsmith/ops/product.h"
 
 namespace draftsmith::memory {
@@ -54,5 +55,11 @@ const ProductBytes& product_bytes() {
 int64_t measure_product_scratch() { return product_bytes().scratch; }
 
 int64_t measure_product_kernel() { return product_bytes().kernel; }
+
+void measure_products(StepShape& shape) {
+  if (shape.is_on_gpu) return;
+  shape.product_scratch = measure_product_scratch();
+  shape.product_kernel = measure_product_kernel();
+}
 
 }  // namespace draftsmith::memory
