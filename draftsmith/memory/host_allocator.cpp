@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <malloc.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +20,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "draftsmith/memory/out_of_memory.h"
+#include "draftsmith/memory/pages.h"
 #include "draftsmith/memory/product_scratch.h"
 #include "draftsmith/ops/cuda/stage.h"
 #include "draftsmith/ops/product.h"
@@ -29,8 +29,6 @@ namespace draftsmith::memory {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kPage = size_t{4} << 10;
-constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kSmallest = size_t{1} << 18;  // smaller blocks are left to the C library
 
 /// The phases that a thread is in, the outermost first.
@@ -58,25 +56,6 @@ size_t round_size(size_t bytes) {
   while (power * 2 <= bytes)
     power *= 2;
   return round_up(bytes, power / 16);
-}
-
-char* map_room(size_t bytes) {
-  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
-  return static_cast<char*>(mapped);
-}
-
-/// Pages of the system's, large blocks from a border of huge pages on. The C library would keep the
-/// gaps that such an alignment leaves, and what is freed between other blocks.
-char* map_pages(size_t bytes) {
-  if (bytes < kHugePage) return map_room(bytes);
-  char* const begin = map_room(bytes + kHugePage);
-  const auto place = reinterpret_cast<uintptr_t>(begin);
-  const size_t gap = round_up(place, kHugePage) - place;
-  if (gap > 0) ::munmap(begin, gap);
-  ::munmap(begin + gap + bytes, kHugePage - gap);
-  ::madvise(begin + gap, bytes, MADV_HUGEPAGE);
-  return begin + gap;
 }
 
 class HostAllocator final : public c10::Allocator {
@@ -131,7 +110,7 @@ class HostAllocator final : public c10::Allocator {
         requested < kSmallest ? round_up(requested, kAlignment) : round_size(requested);
     const bool is_scratch = ops::is_in_product();
     void* data = nullptr;
-    std::vector<void*> spare;
+    std::vector<Pages> spare;
     std::unique_lock lock(mutex_);
     if (!is_scratch && limit_ > 0 && bytes_.live + static_cast<int64_t>(requested) > limit_)
       refuse(requested);
@@ -143,13 +122,11 @@ class HostAllocator final : public c10::Allocator {
     most_held_ = std::max(most_held_, held_);
     // What waits for reuse is never more than tensors have taken already.
     while (data == nullptr && !idle_.empty() && held_ + bytes_.idle > most_held_)
-      spare.push_back(take_idle(std::prev(idle_.end())));
+      spare.push_back(take_spare(static_cast<size_t>(held_ + bytes_.idle - most_held_)));
     lock.unlock();
-    for (void* block : spare)
-      give_to_system(block);
     if (data == nullptr) {
       try {
-        data = make(capacity);
+        data = make(capacity, std::move(spare));
       } catch (const std::bad_alloc&) {
         lock.lock();
         uncount(requested, is_scratch);
@@ -209,20 +186,43 @@ class HostAllocator final : public c10::Allocator {
     return data;
   }
 
-  static void* make(size_t capacity) {
-    void* block = capacity < kSmallest ? std::aligned_alloc(kAlignment, capacity + kAlignment)
-                                       : map_pages(round_up(capacity + kAlignment, kPage));
+  void keep_idle(void* data) {
+    const size_t capacity = header_of(data).capacity;
+    bytes_.idle += static_cast<int64_t>(capacity);
+    idle_.emplace(capacity, data);
+  }
+
+  /// Of the largest idle block: all its pages, or the last of them if `bytes` leave some huge ones.
+  Pages take_spare(size_t bytes) {
+    void* const data = take_idle(std::prev(idle_.end()));
+    Pages pages = pages_of(data);
+    if (pages.bytes < bytes + kHugePage) return pages;
+    const size_t kept = (pages.bytes - bytes) / kHugePage * kHugePage;
+    header_of(data).capacity = kept - kAlignment;
+    keep_idle(data);
+    return {pages.begin + kept, pages.bytes - kept};
+  }
+
+  static void* make(size_t capacity, std::vector<Pages> spare) {
+    void* block = nullptr;
+    if (capacity < kSmallest) {
+      for (const Pages& pages : spare)
+        unmap_pages(pages);
+      block = std::aligned_alloc(kAlignment, capacity + kAlignment);
+    } else {
+      block = map_pages(round_up(capacity + kAlignment, kPage), std::move(spare)).begin;
+    }
     if (block == nullptr) throw std::bad_alloc();
     void* data = static_cast<char*>(block) + kAlignment;
     header_of(data).capacity = capacity;
     return data;
   }
 
-  static void give_to_system(void* data) {
-    const size_t capacity = header_of(data).capacity;
-    char* block = static_cast<char*>(data) - kAlignment;
-    if (capacity < kSmallest) return std::free(block);
-    ::munmap(block, round_up(capacity + kAlignment, kPage));
+  /// Of a block that was not left to the C library.
+  static Pages pages_of(void* data) {
+    return {
+        static_cast<char*>(data) - kAlignment,
+        round_up(header_of(data).capacity + kAlignment, kPage)};
   }
 
   void give_back(void* data) {
@@ -231,13 +231,9 @@ class HostAllocator final : public c10::Allocator {
       std::lock_guard lock(mutex_);
       uncount(header.requested, header.is_scratch);
       held_ -= static_cast<int64_t>(header.capacity);
-      if (header.capacity >= kSmallest) {
-        bytes_.idle += static_cast<int64_t>(header.capacity);
-        idle_.emplace(header.capacity, data);
-        return;
-      }
+      if (header.capacity >= kSmallest) return keep_idle(data);
     }
-    give_to_system(data);
+    std::free(static_cast<char*>(data) - kAlignment);
   }
 
   std::mutex mutex_;

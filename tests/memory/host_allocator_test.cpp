@@ -2,6 +2,7 @@
 #include "draftsmith/memory/host_allocator.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <fstream>
 #include <string>
@@ -126,6 +127,7 @@ int64_t resident_bytes() {
 }
 
 TEST_F(HostAllocator, LeavesNoHolesBetweenBlocks) {
+  torch::ones({host_bytes().idle}, torch::kByte);  // so that what is idle is resident too
   const int64_t resident = resident_bytes();
   const auto before = host_bytes();
   std::vector<torch::Tensor> kept;
@@ -140,6 +142,31 @@ TEST_F(HostAllocator, LeavesNoHolesBetweenBlocks) {
   // 80 MiB; blocks between kept ones cannot hold the larger tensors and would be 32 more.
   EXPECT_LE(
       resident_bytes() - resident, after.live + after.idle - before.live - before.idle + 8 * kMiB);
+}
+
+int64_t count_page_faults() {
+  ::rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+TEST_F(HostAllocator, TakesPagesOfOtherSizesInPlaceOfNewOnes) {
+  const auto use = [](const std::vector<int64_t>& mebibytes) {
+    std::vector<torch::Tensor> tensors;
+    for (const int64_t size : mebibytes)
+      tensors.push_back(torch::ones({size * kMiB}, torch::kByte));
+  };
+  // As much as no test before, in sizes that do not fit each other.
+  const auto use_all = [&] {
+    use({1000});
+    use({600, 400});
+    use({300, 300, 300, 100});
+  };
+  use_all();
+  const int64_t faults = count_page_faults();
+  use_all();
+  // New ones would be 1,500 huge pages. The end of every block is of small ones.
+  EXPECT_LE(count_page_faults() - faults, 100);
 }
 
 TEST_F(HostAllocator, KeepsOfTheLibrarysKernelsNotMoreThanItsCacheHolds) {
