@@ -5,7 +5,6 @@
 
 #include "draftsmith/base/error.h"
 #include "draftsmith/ops/checks.h"
-#include "draftsmith/ops/cpu/delta_vector_chunks.h"
 #include "draftsmith/ops/cuda/delta_rule.h"
 #include "draftsmith/ops/delta_heads.h"
 #include "draftsmith/ops/kernels.h"
@@ -88,28 +87,14 @@ Tensor delta_rule_chunked(
   const auto decay = inputs.decay.contiguous();
   const auto beta = inputs.beta.contiguous();
   auto out = torch::zeros({B, T, shape.value_heads, shape.value_dim}, mixed.options());
-  if (mixed.scalar_type() != torch::kBFloat16 ||
-      !has_delta_chunks(shape.key_dim, shape.value_dim)) {
-    compute_delta_vector_chunks(
-        {.storage = storage_of(mixed),
-         .mixed = mixed.const_data_ptr(),
-         .decay = decay.const_data_ptr(),
-         .beta = beta.const_data_ptr(),
-         .spans = spans.data(),
-         .num_spans = std::ssize(spans),
-         .T = T,
-         .Hk = shape.key_heads,
-         .Hv = shape.value_heads,
-         .Ek = shape.key_dim,
-         .Ev = shape.value_dim,
-         .state = state.defined() ? state.data_ptr() : nullptr,
-         .out = out.data_ptr()});
-    return out;
-  }
-  compute_delta_chunks(
-      {.mixed = mixed.const_data_ptr(),
-       .decay = decay.const_data_ptr<float>(),
-       .beta = beta.const_data_ptr<float>(),
+  const bool has_tiles = mixed.scalar_type() == torch::kBFloat16 &&
+                         has_delta_tile_chunks(shape.key_dim, shape.value_dim);
+  const auto compute = has_tiles ? compute_delta_tile_chunks : compute_delta_vector_chunks;
+  compute(
+      {.storage = storage_of(mixed),
+       .mixed = mixed.const_data_ptr(),
+       .decay = decay.const_data_ptr(),
+       .beta = beta.const_data_ptr(),
        .spans = spans.data(),
        .num_spans = std::ssize(spans),
        .T = T,
@@ -117,7 +102,7 @@ Tensor delta_rule_chunked(
        .Hv = shape.value_heads,
        .Ek = shape.key_dim,
        .Ev = shape.value_dim,
-       .state = state.defined() ? state.data_ptr<float>() : nullptr,
+       .state = state.defined() ? state.data_ptr() : nullptr,
        .out = out.data_ptr()});
   return out;
 }

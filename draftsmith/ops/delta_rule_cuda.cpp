@@ -89,9 +89,10 @@ run_chunks_on_gpu(const DeltaInputs& inputs, const std::vector<Span>& spans, con
   const cuda::OnDevice place(dense.mixed);
   const auto list = copy_list<int64_t>(spans, dense.mixed.device());
   cuda::compute_delta_chunks(
-      {.mixed = dense.mixed.const_data_ptr(),
-       .decay = dense.decay.const_data_ptr<float>(),
-       .beta = dense.beta.const_data_ptr<float>(),
+      {.storage = storage_of(dense.mixed),
+       .mixed = dense.mixed.const_data_ptr(),
+       .decay = dense.decay.const_data_ptr(),
+       .beta = dense.beta.const_data_ptr(),
        .spans = reinterpret_cast<const Span*>(list.const_data_ptr<int64_t>()),
        .num_spans = std::ssize(spans),
        .T = dense.mixed.size(1),
@@ -99,7 +100,7 @@ run_chunks_on_gpu(const DeltaInputs& inputs, const std::vector<Span>& spans, con
        .Hv = shape.value_heads,
        .Ek = shape.key_dim,
        .Ev = shape.value_dim,
-       .state = state.defined() ? state.data_ptr<float>() : nullptr,
+       .state = state.defined() ? state.data_ptr() : nullptr,
        .out = dense.out.data_ptr()},
       place.stream());
   return dense.out;

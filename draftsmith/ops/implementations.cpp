@@ -43,8 +43,8 @@ std::vector<std::string> describe_on_gpu(
 std::vector<std::string>
 describe_operations(torch::Device device, torch::ScalarType dtype, const ModelHeads& heads) {
   if (!device.is_cpu()) return describe_on_gpu(device, dtype, heads.linear_dims);
-  // The lowest bit is the best target that this processor has.
-  const int64_t targets = hwy::SupportedTargets();
+  // The lowest bit is the best target of those compiled that this processor has.
+  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   const char* vectors = hwy::TargetName(targets & -targets);
   const bool is_half = dtype == torch::kBFloat16;
   std::vector<std::string> lines = {
@@ -60,7 +60,7 @@ describe_operations(torch::Device device, torch::ScalarType dtype, const ModelHe
   if (heads.linear_dims.empty()) return lines;
   lines.push_back(fmt::format(
       "delta rule: {} over whole rows, own kernel token by token and along trees",
-      is_half && has_delta_chunks(heads.linear_dims[0], heads.linear_dims[1])
+      is_half && has_delta_tile_chunks(heads.linear_dims[0], heads.linear_dims[1])
           ? "own chunk kernel on the tile unit (AMX)"
           : fmt::format("own chunk kernel ({})", vectors)));
   return lines;

@@ -167,21 +167,25 @@ struct DeltaWalkParams {
 void compute_delta_walk(const DeltaWalkParams& params);
 
 struct DeltaChunkParams {
-  const void* mixed;   // [B, T, 2 Hk Ek + Hv Ev] bf16
-  const float* decay;  // [B, T, Hv]
-  const float* beta;   // [B, T, Hv]
-  const Span* spans;   // [num_spans]
+  Storage storage;    // of mixed and out; the rest is kF64 for kF64, else kF32
+  const void* mixed;  // [B, T, 2 Hk Ek + Hv Ev]
+  const void* decay;  // [B, T, Hv]
+  const void* beta;   // [B, T, Hv]
+  const Span* spans;  // [num_spans]
   int64_t num_spans;
   int64_t T, Hk, Hv, Ek, Ev;
-  float* state;  // [B, Hv, Ek, Ev] before and after the only span of each row, or null: zeros
-  void* out;     // [B, T, Hv, Ev] bf16, written within the spans
+  void* state;  // [B, Hv, Ek, Ev] before and after the only span of each row, or null: zeros
+  void* out;    // [B, T, Hv, Ev], written within the spans
 };
 
-/// Whether this processor has what `compute_delta_chunks` needs, for heads of this width.
-bool has_delta_chunks(int64_t Ek, int64_t Ev);
+/// Whether this processor has what `compute_delta_tile_chunks` needs, for heads of this width.
+bool has_delta_tile_chunks(int64_t Ek, int64_t Ev);
 
-/// One task per span and value head.
-void compute_delta_chunks(const DeltaChunkParams& params);
+/// The delta rule in chunks on the tile unit, of kBF16. One task per span and value head, as below.
+void compute_delta_tile_chunks(const DeltaChunkParams& params);
+
+/// The same by vector instructions, in the compute type throughout, for heads of any width.
+void compute_delta_vector_chunks(const DeltaChunkParams& params);
 
 struct TopKParams {
   Storage storage;     // kBF16 or kF32

@@ -2,14 +2,14 @@
 // The chunked delta rule by vector instructions. Columns of a head's state do not depend on each
 // other: what a chunk's tokens have to do with each other is computed once, then a few columns at a
 // time go through the whole chunk, with their part of the state in the first-level cache.
-#include "draftsmith/ops/cpu/delta_vector_chunks.h"
-
 #include <hwy/aligned_allocator.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include <ATen/Parallel.h>
+
+#include "draftsmith/ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "draftsmith/ops/cpu/delta_vector_chunks.cpp"
@@ -48,7 +48,7 @@ struct ZeroedArray {
 /// values to whole panels.
 template <class C>
 struct VectorChunk {
-  explicit VectorChunk(const DeltaVectorChunkParams& params)
+  explicit VectorChunk(const DeltaChunkParams& params)
       : panel(panel_width<C>()),
         panels((params.Ev + panel - 1) / panel),
         key_width((params.Ek + kRows - 1) / kRows * kRows),
@@ -199,7 +199,7 @@ void run_panel(VectorChunk<C>& chunk, C* state) {
 /// One chunk of `count` tokens from row `first` of the batch.
 template <class T, class C>
 void run_chunk(
-    const DeltaVectorChunkParams& params,
+    const DeltaChunkParams& params,
     int64_t h,
     int64_t first,
     int64_t count,
@@ -241,7 +241,7 @@ void run_chunk(
 
 /// Calls `copy(panel's row, row of a state [Ek, Ev], its columns)` for all parts of a state.
 template <class C, class Copy>
-void for_each_part(const DeltaVectorChunkParams& params, VectorChunk<C>& chunk, const Copy& copy) {
+void for_each_part(const DeltaChunkParams& params, VectorChunk<C>& chunk, const Copy& copy) {
   for (int64_t p = 0; p < chunk.panels; ++p) {
     const int64_t column = p * chunk.panel;
     for (int64_t k = 0; k < params.Ek; ++k)
@@ -252,7 +252,7 @@ void for_each_part(const DeltaVectorChunkParams& params, VectorChunk<C>& chunk, 
 }
 
 template <class T>
-void run_typed_heads(const DeltaVectorChunkParams& params, int64_t begin, int64_t end) {
+void run_typed_heads(const DeltaChunkParams& params, int64_t begin, int64_t end) {
   using C = typename Stored<T>::Compute;
   VectorChunk<C> chunk(params);
   for (int64_t task = begin; task < end; ++task) {
@@ -280,7 +280,7 @@ void run_typed_heads(const DeltaVectorChunkParams& params, int64_t begin, int64_
   }
 }
 
-void run_heads(const DeltaVectorChunkParams& params, int64_t begin, int64_t end) {
+void run_heads(const DeltaChunkParams& params, int64_t begin, int64_t end) {
   switch (params.storage) {
     case Storage::kBF16:
       return run_typed_heads<BF16>(params, begin, end);
@@ -299,7 +299,7 @@ namespace draftsmith::ops {
 
 HWY_EXPORT(run_heads);
 
-void compute_delta_vector_chunks(const DeltaVectorChunkParams& params) {
+void compute_delta_vector_chunks(const DeltaChunkParams& params) {
   at::parallel_for(0, params.num_spans * params.Hv, 1, [&](int64_t begin, int64_t end) {
     HWY_DYNAMIC_DISPATCH(run_heads)(params, begin, end);
   });

@@ -37,9 +37,8 @@ struct DeltaChunkKernel {
     const int64_t h = block.index() / groups % params.Hv;
     const Span span = params.spans[block.index() / groups / params.Hv];
     const int64_t first_column = block.index() % groups * kColumns;
-    float* saved = params.state == nullptr
-                       ? nullptr
-                       : params.state + (span.row * params.Hv + h) * Ek * params.Ev + first_column;
+    auto* saved = static_cast<float*>(params.state);
+    if (saved != nullptr) saved += (span.row * params.Hv + h) * Ek * params.Ev + first_column;
 
     float state[kStateTiles][kColumns / 8][4];
     for_state(block, [&](int i, int n, int j, int row, int column) {
@@ -153,8 +152,8 @@ struct DeltaChunkKernel {
       const int i = block.thread();
       if (i >= kChunk) return;
       const int64_t gate = (first + i) * params.Hv + h;
-      steps.store(i, i < count ? params.decay[gate] : 0);
-      beta.store(i, i < count ? params.beta[gate] : 0);
+      steps.store(i, i < count ? static_cast<const float*>(params.decay)[gate] : 0);
+      beta.store(i, i < count ? static_cast<const float*>(params.beta)[gate] : 0);
     }
 
     DS_DEVICE void split(int r, int column, float x) {

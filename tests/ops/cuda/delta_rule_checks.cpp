@@ -70,9 +70,10 @@ Tensor run_chunks(
   auto out = torch::zeros({mixed.size(0), T, shape.value_heads, shape.value_dim}, mixed.options());
   if (state.defined()) state = there(state).clone();
   place.run(ops::DeltaChunkParams{
+      .storage = ops::Storage::kBF16,
       .mixed = mixed.const_data_ptr(),
-      .decay = decay.const_data_ptr<float>(),
-      .beta = beta.const_data_ptr<float>(),
+      .decay = decay.const_data_ptr(),
+      .beta = beta.const_data_ptr(),
       .spans = reinterpret_cast<const Span*>(joined.const_data_ptr<int64_t>()),
       .num_spans = std::ssize(spans),
       .T = T,
@@ -80,7 +81,7 @@ Tensor run_chunks(
       .Hv = shape.value_heads,
       .Ek = shape.key_dim,
       .Ev = shape.value_dim,
-      .state = state.defined() ? state.data_ptr<float>() : nullptr,
+      .state = state.defined() ? state.data_ptr() : nullptr,
       .out = out.data_ptr()});
   return out.cpu();
 }

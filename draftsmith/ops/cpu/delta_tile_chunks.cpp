@@ -10,7 +10,7 @@
 #include "draftsmith/ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "draftsmith/ops/cpu/delta_chunks.cpp"
+#define HWY_TARGET_INCLUDE "draftsmith/ops/cpu/delta_tile_chunks.cpp"
 // clang-format off: this header comes first and compiles the file once per instruction set.
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
@@ -156,7 +156,9 @@ inline void run_chunk(
   measure_rows(work.query.data(), Ek, 1 / std::sqrt(static_cast<float>(Ek)), gates.query_scale);
   measure_rows(work.key.data(), Ek, 1, gates.key_scale);
   const int64_t gate = first * params.Hv + h;
-  gates.load(params.decay + gate, params.beta + gate, params.Hv, count);
+  gates.load(
+      static_cast<const float*>(params.decay) + gate, static_cast<const float*>(params.beta) + gate,
+      params.Hv, count);
 
   // 2. Products among the tokens, and the system and scores that they give.
   const auto* key_words = reinterpret_cast<const uint32_t*>(work.key.data());
@@ -223,7 +225,7 @@ void run_span_head(const DeltaChunkParams& params, const Span& span, int64_t h) 
   const TileScope tiles;
   Workspace work(params.Ek, params.Ev);
   std::vector<float> own_state;
-  float* state = params.state;
+  auto* state = static_cast<float*>(params.state);
   if (state == nullptr) {
     own_state.resize(static_cast<size_t>(params.Ek * params.Ev));
     state = own_state.data();
@@ -244,11 +246,11 @@ namespace draftsmith::ops {
 
 HWY_EXPORT(run_span_head);
 
-bool has_delta_chunks(int64_t Ek, int64_t Ev) {
+bool has_delta_tile_chunks(int64_t Ek, int64_t Ev) {
   return has_tiles() && Ek % 32 == 0 && Ev % 32 == 0;
 }
 
-void compute_delta_chunks(const DeltaChunkParams& params) {
+void compute_delta_tile_chunks(const DeltaChunkParams& params) {
   at::parallel_for(0, params.num_spans * params.Hv, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
       HWY_DYNAMIC_DISPATCH(run_span_head)
