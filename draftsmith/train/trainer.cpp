@@ -281,7 +281,7 @@ void Trainer::refuse_step(const BadStep& step) {
        .hint = "a smaller train.lr"});
 }
 
-void Trainer::evaluate(LoggedSteps& line) {
+void Trainer::evaluate(LoggedSteps& line, const std::function<bool()>& should_stop) {
   const memory::Stage stage("evaluation");
   const auto make = [&](data::SourceBatch batch) {
     auto made = make_batch_ ? make_batch_(std::move(batch))
@@ -291,8 +291,12 @@ void Trainer::evaluate(LoggedSteps& line) {
     pipeline::move_batch(made, drafter_.device());
     return made;
   };
-  line.evaluation =
-      evaluate_held_out(make, drafter_, lm_head_, *held_out_, loss_, plan_, tree_budget_, ranks_);
+  line.evaluation = evaluate_held_out(
+      make, drafter_, lm_head_, *held_out_, loss_, {plan_, tree_budget_, should_stop}, ranks_);
+  if (!line.evaluation) {
+    if (ranks_.is_first()) log_info("step {}: evaluation left unfinished, to stop", progress_.step);
+    return;
+  }
   const bool has_trees = settings_.eval_method == "tree";
   DS_CHECK(!has_trees || tree_budget_ > 0);  // TrainSettings::check
   const double acceptance = has_trees ? line.evaluation->tree_expected_acceptance()
@@ -319,11 +323,11 @@ void Trainer::write_export() const {
   exported.publish();
 }
 
-void Trainer::report(LoggedSteps& line, double seconds) {
+void Trainer::report(LoggedSteps& line, double seconds, const std::function<bool()>& should_stop) {
   const int64_t step = progress_.step;
   const bool is_due = is_evaluated(step) || is_logged(step) || step % settings_.save_every == 0;
   if (is_due) feed_->rest();
-  if (is_evaluated(step)) evaluate(line);
+  if (is_evaluated(step)) evaluate(line, should_stop);
   if (is_logged(step)) {
     line.seconds = seconds;
     line.peak_bytes = memory::peak_bytes(drafter_.device());
@@ -371,7 +375,7 @@ bool Trainer::run(const std::function<bool()>& should_stop) {
               format_count(static_cast<double>(progress_.tokens) / progress_.seconds),
               100 * shown.accuracy()));
     }
-    report(line, since_line.seconds());
+    report(line, since_line.seconds(), should_stop);
     if (line.seconds > 0) {  // it was written
       shown = line.sums;
       line = {};

@@ -95,8 +95,8 @@ class Trainer {
   /// Writes the batches down and counts. Errors: DivergenceError when it is too often in a row.
   void refuse_step(const BadStep& step);
   /// After a step: a line of metrics, an evaluation, a checkpoint, each when it is due.
-  void report(LoggedSteps& line, double seconds);
-  void evaluate(LoggedSteps& line);
+  void report(LoggedSteps& line, double seconds, const std::function<bool()>& should_stop);
+  void evaluate(LoggedSteps& line, const std::function<bool()>& should_stop);
   void save();
   void write_export() const;
   /// Whether a line of metrics is written after this step.

@@ -115,7 +115,7 @@ TEST(Evaluation, CountsChainsWithoutTreesToo) {
 MetricSums evaluate_tiny(
     const fs::path& dataset,
     const data::DataSettings& settings,
-    const model::ForwardPlan& plan = {}) {
+    const EvaluationOptions& options = {}) {
   const data::BatchSource source(data::TokenDataset::open(dataset, ""), settings, 211);
   auto held_out = source.held_out().value();
   const auto drafter = testing::make_tiny_drafter(tiny_target());
@@ -124,8 +124,9 @@ MetricSums evaluate_tiny(
         tiny_target(), std::move(batch), drafter.config().target_layer_ids, drafter.dtype());
   };
   return evaluate_held_out(
-      make_batch, drafter, tiny_target().lm_head(), held_out, testing::make_loss(10, 0.15, 0.1),
-      plan);
+             make_batch, drafter, tiny_target().lm_head(), held_out,
+             testing::make_loss(10, 0.15, 0.1), options)
+      .value();
 }
 
 TEST(Evaluation, ComputesAttentionAsTheRunDoes) {
@@ -138,7 +139,7 @@ TEST(Evaluation, ComputesAttentionAsTheRunDoes) {
   trainer->run();
   auto settings = testing::tiny_data_settings();
   settings.held_out = 0.3;
-  const double dense = evaluate_tiny(dataset, settings, plan).chain_expected_tokens();
+  const double dense = evaluate_tiny(dataset, settings, {plan}).chain_expected_tokens();
   // They round differently; a learning rate of 0 leaves the weights as they are.
   const double block = evaluate_tiny(dataset, settings).chain_expected_tokens();
   EXPECT_NE(dense, block);
@@ -147,6 +148,23 @@ TEST(Evaluation, ComputesAttentionAsTheRunDoes) {
     if (!line.contains("eval_loss")) continue;
     EXPECT_EQ(line.at("eval_chain_expected_tokens"), dense);
   }
+}
+
+TEST(Evaluation, EndsWithoutFiguresOnceTheRunShouldStop) {
+  const TempFolder folder;
+  RunOptions options{.out = (folder / "run").string(), .held_out = 0.3, .eval_every = 2};
+  const auto trainer = make_trainer(tiny_target(), testing::write_ten_sequences(folder), options);
+  // Asked before every step and every batch held out; there are three of these.
+  int asked = 0;
+  EXPECT_FALSE(trainer->run([&] { return ++asked > 3; }));
+  EXPECT_EQ(trainer->progress().step, 2);
+  EXPECT_EQ(trainer->progress().best.step, -1);
+  EXPECT_TRUE(fs::exists(checkpoint_path(folder / "run", 2)));
+  for (const auto& line : testing::read_metrics(folder / "run"))
+    EXPECT_FALSE(line.contains("eval_loss"));
+  // What goes on evaluates the next time that it is due.
+  EXPECT_TRUE(trainer->run());
+  EXPECT_GT(trainer->progress().best.step, 2);
 }
 
 TEST(Evaluation, GivesTheSameFiguresEveryTime) {
