@@ -6,7 +6,6 @@
 #include "draftsmith/ops/block_attention.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <torch/csrc/autograd/autograd.h>
 
@@ -192,10 +191,8 @@ void run(bool is_quick, bool is_longer_only) {
 }  // namespace draftsmith::bench
 
 int main(int argc, char** argv) {
+  const auto flags = draftsmith::bench::read_flags(
+      argc, argv, {"--quick", "--longer"}, "bench_block_attention [--quick] [--longer]");
   draftsmith::memory::install_host_allocator();
-  const auto has = [&](const char* wanted) {
-    return std::any_of(
-        argv + 1, argv + argc, [&](const char* word) { return !std::strcmp(word, wanted); });
-  };
-  draftsmith::bench::run(has("--quick"), has("--longer"));
+  draftsmith::bench::run(flags.count("--quick") > 0, flags.count("--longer") > 0);
 }

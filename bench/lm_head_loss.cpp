@@ -4,7 +4,6 @@
 #include "draftsmith/ops/lm_head_loss.h"
 
 #include <cstdio>
-#include <cstring>
 #include <set>
 
 #include <torch/csrc/autograd/autograd.h>
@@ -174,10 +173,10 @@ struct Bench {
 
 int main(int argc, char** argv) {
   using namespace draftsmith;
-  const auto has = [&](const char* flag) {
-    return std::any_of(
-        argv + 1, argv + argc, [&](const char* arg) { return !std::strcmp(arg, flag); });
-  };
+  const auto flags = bench::read_flags(
+      argc, argv, {"--reference", "--sparse", "--quick"},
+      "bench_lm_head_loss [--reference | --sparse] [--quick]");
+  const auto has = [&](const char* flag) { return flags.count(flag) > 0; };
   memory::install_host_allocator();
   bench::print_header(
       {"V x D", "2,048 rows of 128 x 16, anchors 4 apart", "s", "floor, s", "ratio", "extra MiB"});

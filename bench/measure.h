@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,16 @@
 #include "draftsmith/memory/host_allocator.h"
 
 namespace draftsmith::bench {
+
+/// The words of the command line, all of which must be among `known`; any other one, --help too, prints
+/// `usage` and ends the program with 2.
+inline std::set<std::string>
+read_flags(int argc, char** argv, const std::set<std::string>& known, const char* usage) {
+  const std::set<std::string> given(argv + 1, argv + argc);
+  if (std::includes(known.begin(), known.end(), given.begin(), given.end())) return given;
+  fmt::print(stderr, "usage: {}\n", usage);
+  std::exit(2);
+}
 
 inline double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

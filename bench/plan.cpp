@@ -4,6 +4,7 @@
 //   build/release/bin/bench_plan [CASE]
 //   build/release/bin/bench_plan target DIR TOKENS    a forward of the target in DIR (bench_target
 //                                                     make DIR) over one row, bfloat16 and float32
+#include <cctype>
 #include <string>
 
 #include "draftsmith/base/child_process.h"
@@ -110,6 +111,10 @@ int main(int argc, char** argv) {
     for (const char* dtype : {"bfloat16", "float32"})
       print_target(argv[2], dtype, std::stoll(argv[3]));
     return 0;
+  }
+  if (argc > 2 || (argc == 2 && !std::isdigit(argv[1][0]))) {
+    fmt::print(stderr, "usage: bench_plan [CASE] | target DIR TOKENS\n");
+    return 2;
   }
   if (argc == 2) {
     memory::install_host_allocator();

@@ -4,6 +4,7 @@
 //   bench_reduce [PARAMETERS in millions = 250] [RANKS = 4] [ROUNDS = 5]
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -87,6 +88,10 @@ void run(int64_t count, int64_t size, int rounds) {
 }  // namespace draftsmith
 
 int main(int argc, char** argv) {
+  if (argc > 4 || (argc > 1 && !std::isdigit(argv[1][0]))) {
+    fmt::print(stderr, "usage: bench_reduce [MILLIONS of parameters [RANKS [ROUNDS]]]\n");
+    return 2;
+  }
   const auto argument = [&](int index, int64_t fallback) {
     return argc > index ? std::atoll(argv[index]) : fallback;
   };
