@@ -63,6 +63,7 @@ install_ssh_server() {
 
 # nvcc and the libraries of CUDA, beside the wheels that every build needs.
 install_cuda() {
+  install_packages python3 python3-venv
   install_wheels "$root/.venv-cuda" tools/requirements-cuda.txt "2.5 GB"
   local toolkit
   for toolkit in "$root"/.venv-cuda/lib/python3*/site-packages/nvidia/cu13; do
