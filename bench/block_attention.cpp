@@ -194,5 +194,5 @@ int main(int argc, char** argv) {
   const auto flags = draftsmith::bench::read_flags(
       argc, argv, {"--quick", "--longer"}, "bench_block_attention [--quick] [--longer]");
   draftsmith::memory::install_host_allocator();
-  draftsmith::bench::run(flags.count("--quick") > 0, flags.count("--longer") > 0);
+  draftsmith::bench::run(flags.contains("--quick"), flags.contains("--longer"));
 }

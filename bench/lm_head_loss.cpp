@@ -176,7 +176,6 @@ int main(int argc, char** argv) {
   const auto flags = bench::read_flags(
       argc, argv, {"--reference", "--sparse", "--quick"},
       "bench_lm_head_loss [--reference | --sparse] [--quick]");
-  const auto has = [&](const char* flag) { return flags.count(flag) > 0; };
   memory::install_host_allocator();
   bench::print_header(
       {"V x D", "2,048 rows of 128 x 16, anchors 4 apart", "s", "floor, s", "ratio", "extra MiB"});
@@ -184,11 +183,11 @@ int main(int argc, char** argv) {
       {"small", 49152, 576}, {"medium", 151936, 1024}, {"reference", 248320, 5120}};
   for (const auto& head : heads) {
     const bool is_large = head.width > 2048;
-    if (has("--reference") && is_large) {
+    if (flags.contains("--reference") && is_large) {
       bench::Bench(head).run_reference();
-    } else if (has("--sparse")) {
+    } else if (flags.contains("--sparse")) {
       if (is_large) bench::Bench(head).run_sparse();
-    } else if (!has("--reference") && !(has("--quick") && is_large)) {
+    } else if (!flags.contains("--reference") && !(flags.contains("--quick") && is_large)) {
       bench::Bench(head).run(is_large ? 1 : 5);
     }
   }

@@ -40,7 +40,11 @@ install_wheels() {
   local folder=$1 requirements=$2 size=$3
   cmp -s "$requirements" "$folder/.installed" && return
   say "installing Python wheels into ${folder##*/} ($size)"
-  [ -x "$folder/bin/pip" ] || { rm -rf "$folder" && /usr/bin/python3 -m venv "$folder"; }
+  if [ ! -x "$folder/bin/pip" ]; then
+    install_packages python3 python3-venv
+    rm -rf "$folder"
+    /usr/bin/python3 -m venv "$folder"
+  fi
   "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$requirements"
   cp "$requirements" "$folder/.installed"
 }
@@ -63,7 +67,6 @@ install_ssh_server() {
 
 # nvcc and the libraries of CUDA, beside the wheels that every build needs.
 install_cuda() {
-  install_packages python3 python3-venv
   install_wheels "$root/.venv-cuda" tools/requirements-cuda.txt "2.5 GB"
   local toolkit
   for toolkit in "$root"/.venv-cuda/lib/python3*/site-packages/nvidia/cu13; do
