@@ -15,6 +15,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "draftsmith/ops/kernels.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace draftsmith::ops::HWY_NAMESPACE {
 
@@ -29,6 +31,26 @@ constexpr int kRows = 4;
 #endif
 constexpr int kVectors = 2;  // of a tile, side by side
 
+/// Where the vectors of value head h begin for token `first` of the batch; those of the next token are
+/// `stride` further on, gates Hv.
+template <class T>
+struct ChunkRows {
+  ChunkRows(const DeltaChunkParams& params, int64_t h, int64_t first)
+      : stride(2 * params.Hk * params.Ek + params.Hv * params.Ev),
+        query(
+            static_cast<const T*>(params.mixed) + first * stride +
+            h / (params.Hv / params.Hk) * params.Ek),
+        key(query + params.Hk * params.Ek),
+        value(
+            static_cast<const T*>(params.mixed) + first * stride + 2 * params.Hk * params.Ek +
+            h * params.Ev),
+        gate(first * params.Hv + h) {}
+
+  int64_t stride;
+  const T *query, *key, *value;
+  int64_t gate;
+};
+
 /// Numbers of a chunk's tokens beside their vectors.
 template <class C>
 struct ChunkGates {
@@ -38,8 +60,11 @@ struct ChunkGates {
   C faded[kChunk];              // what is left at a token of the state before the chunk
   C left[kChunk];               // what is left at the chunk's end of what a token wrote
 
-  /// `decays` and `betas` lie `stride` apart. Tokens from `count` on change nothing.
-  void load(const C* decays, const C* betas, int64_t stride, int64_t count) {
+  /// From place `gate` on. Tokens from `count` on change nothing.
+  void load(const DeltaChunkParams& params, int64_t gate, int64_t count) {
+    const C* decays = static_cast<const C*>(params.decay) + gate;
+    const C* betas = static_cast<const C*>(params.beta) + gate;
+    const int64_t stride = params.Hv;
     double sums[kChunk];
     double sum = 0;
     for (int64_t i = 0; i < kChunk; ++i) {

@@ -143,22 +143,16 @@ inline void run_chunk(
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t Ek = params.Ek;
   const int64_t Ev = params.Ev;
-  const int64_t key_width = params.Hk * Ek;
-  const int64_t width = 2 * key_width + params.Hv * Ev;
-  const int64_t key_head = h / (params.Hv / params.Hk);
-  const BF16* mixed = static_cast<const BF16*>(params.mixed) + first * width;
+  const ChunkRows<BF16> rows(params, h, first);
 
   // 1. The chunk's tokens side by side.
-  gather_rows(mixed + key_head * Ek, width, count, Ek, work.query.data());
-  gather_rows(mixed + key_width + key_head * Ek, width, count, Ek, work.key.data());
-  gather_rows(mixed + 2 * key_width + h * Ev, width, count, Ev, work.value.data());
+  gather_rows(rows.query, rows.stride, count, Ek, work.query.data());
+  gather_rows(rows.key, rows.stride, count, Ek, work.key.data());
+  gather_rows(rows.value, rows.stride, count, Ev, work.value.data());
   ChunkGates<float>& gates = work.gates;
   measure_rows(work.query.data(), Ek, 1 / std::sqrt(static_cast<float>(Ek)), gates.query_scale);
   measure_rows(work.key.data(), Ek, 1, gates.key_scale);
-  const int64_t gate = first * params.Hv + h;
-  gates.load(
-      static_cast<const float*>(params.decay) + gate, static_cast<const float*>(params.beta) + gate,
-      params.Hv, count);
+  gates.load(params, rows.gate, count);
 
   // 2. Products among the tokens, and the system and scores that they give.
   const auto* key_words = reinterpret_cast<const uint32_t*>(work.key.data());
@@ -171,11 +165,11 @@ inline void run_chunk(
 
   // 3. Products with the state before the chunk.
   split_pairs(state, Ek, Ev, work.high.data(), work.low.data());
-  for (const auto& [rows, product] :
+  for (const auto& [left, product] :
        {std::pair(work.key.data(), work.key_state.data()),
         std::pair(work.query.data(), work.query_state.data())}) {
-    multiply_tiles(bits(rows), {work.high.data(), Ev}, kChunk, Ek, false, product);
-    multiply_tiles(bits(rows), {work.low.data(), Ev}, kChunk, Ek, true, product);
+    multiply_tiles(bits(left), {work.high.data(), Ev}, kChunk, Ek, false, product);
+    multiply_tiles(bits(left), {work.low.data(), Ev}, kChunk, Ek, true, product);
   }
 
   // 4. V' from (I + A) V' = beta (V - exp(decay) K S), and the output beside it.

@@ -206,28 +206,21 @@ void run_chunk(
     VectorChunk<C>& chunk) {
   const int64_t Ek = params.Ek;
   const int64_t Ev = params.Ev;
-  const int64_t key_width = params.Hk * Ek;
-  const int64_t width = 2 * key_width + params.Hv * Ev;
-  const int64_t key_head = h / (params.Hv / params.Hk);
-  const T* mixed = static_cast<const T*>(params.mixed) + first * width;
-  const T* values = mixed + 2 * key_width + h * Ev;
+  const ChunkRows<T> rows(params, h, first);
   T* out = static_cast<T*>(params.out) + (first * params.Hv + h) * Ev;
 
-  load_rows(mixed + key_head * Ek, width, count, Ek, chunk.key_width, chunk.query.data());
-  load_rows(mixed + key_width + key_head * Ek, width, count, Ek, chunk.key_width, chunk.key.data());
+  load_rows(rows.query, rows.stride, count, Ek, chunk.key_width, chunk.query.data());
+  load_rows(rows.key, rows.stride, count, Ek, chunk.key_width, chunk.key.data());
   measure_rows(
       chunk.query.data(), chunk.key_width, 1 / std::sqrt(static_cast<C>(Ek)),
       chunk.gates.query_scale);
   measure_rows(chunk.key.data(), chunk.key_width, C{1}, chunk.gates.key_scale);
-  const int64_t gate = first * params.Hv + h;
-  chunk.gates.load(
-      static_cast<const C*>(params.decay) + gate, static_cast<const C*>(params.beta) + gate,
-      params.Hv, count);
+  chunk.gates.load(params, rows.gate, count);
   compare_tokens(chunk);
   for (int64_t p = 0; p < chunk.panels; ++p) {
     const int64_t column = p * chunk.panel;
     const int64_t columns = std::min(chunk.panel, Ev - column);
-    load_rows(values + column, width, count, columns, chunk.panel, chunk.value.data());
+    load_rows(rows.value + column, rows.stride, count, columns, chunk.panel, chunk.value.data());
     run_panel(chunk, chunk.state_panel(p));
     for (int64_t i = 0; i < count; ++i) {
       for_each_vector<C>(0, columns, [&](auto d, int64_t e) HWY_ATTR {
