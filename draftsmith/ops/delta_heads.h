@@ -2,6 +2,7 @@
 #pragma once
 
 #include "draftsmith/ops/delta_rule.h"
+#include "draftsmith/ops/kernels.h"
 
 namespace draftsmith::ops {
 
@@ -16,6 +17,18 @@ struct DeltaHeads {
 };
 
 DeltaHeads split_delta_heads(const DeltaInputs& inputs, const Span& span);
+
+/// What kernels take, on any device: inputs side by side, and an output of zeros.
+struct DenseDelta {
+  explicit DenseDelta(const DeltaInputs& inputs);
+  /// `spans`, `num_spans` of them, lie where the tensors do.
+  DeltaChunkParams chunk_params(const Span* spans, int64_t num_spans, const torch::Tensor& state)
+      const;
+
+  DeltaShape shape;
+  torch::Tensor mixed, decay, beta;
+  torch::Tensor out;  // [B, T, Hv, Ev]
+};
 
 /// Errors: ShapeError for inputs or a state of wrong shape.
 void check_delta_inputs(const DeltaInputs& inputs, const torch::Tensor& state);

@@ -22,32 +22,55 @@ struct Walk {
 };
 
 Tensor walk(const DeltaInputs& inputs, const Walk& how) {
-  const auto [B, T, C] = dims<3>(inputs.mixed, "mixed");
+  const DenseDelta dense(inputs);
   const DeltaShape& shape = inputs.shape;
-  const auto mixed = inputs.mixed.contiguous();
-  const auto decay = inputs.decay.contiguous();
-  const auto beta = inputs.beta.contiguous();
-  auto out = torch::zeros({B, T, shape.value_heads, shape.value_dim}, mixed.options());
   compute_delta_walk(
-      {.storage = storage_of(mixed),
-       .mixed = mixed.const_data_ptr(),
-       .decay = decay.const_data_ptr(),
-       .beta = beta.const_data_ptr(),
+      {.storage = storage_of(dense.mixed),
+       .mixed = dense.mixed.const_data_ptr(),
+       .decay = dense.decay.const_data_ptr(),
+       .beta = dense.beta.const_data_ptr(),
        .counts = how.counts.data(),
        .order = how.tree == nullptr ? nullptr : how.tree->order.data(),
        .depths = how.tree == nullptr ? nullptr : how.tree->depths.data(),
-       .B = B,
-       .T = T,
+       .B = dense.mixed.size(0),
+       .T = dense.mixed.size(1),
        .Hk = shape.key_heads,
        .Hv = shape.value_heads,
        .Ek = shape.key_dim,
        .Ev = shape.value_dim,
        .state = how.state,
-       .out = out.data_ptr()});
-  return out;
+       .out = dense.out.data_ptr()});
+  return dense.out;
 }
 
 }  // namespace
+
+DenseDelta::DenseDelta(const DeltaInputs& inputs)
+    : shape(inputs.shape),
+      mixed(inputs.mixed.contiguous()),
+      decay(inputs.decay.contiguous()),
+      beta(inputs.beta.contiguous()),
+      out(torch::zeros(
+          {mixed.size(0), mixed.size(1), shape.value_heads, shape.value_dim},
+          mixed.options())) {}
+
+DeltaChunkParams DenseDelta::chunk_params(const Span* spans, int64_t num_spans, const Tensor& state)
+    const {
+  return {
+      .storage = storage_of(mixed),
+      .mixed = mixed.const_data_ptr(),
+      .decay = decay.const_data_ptr(),
+      .beta = beta.const_data_ptr(),
+      .spans = spans,
+      .num_spans = num_spans,
+      .T = mixed.size(1),
+      .Hk = shape.key_heads,
+      .Hv = shape.value_heads,
+      .Ek = shape.key_dim,
+      .Ev = shape.value_dim,
+      .state = state.defined() ? state.data_ptr() : nullptr,
+      .out = out.data_ptr()};
+}
 
 void check_delta_inputs(const DeltaInputs& inputs, const Tensor& state) {
   const auto [B, T, C] = dims<3>(inputs.mixed, "mixed");
@@ -83,28 +106,12 @@ Tensor delta_rule_chunked(
   for (const Span& span : spans)
     DS_CHECK(span.row >= 0 && span.row < B && span.begin >= 0 && span.end <= T);
   if (inputs.mixed.is_cuda()) return run_chunks_on_gpu(inputs, spans, state);
-  const auto mixed = inputs.mixed.contiguous();
-  const auto decay = inputs.decay.contiguous();
-  const auto beta = inputs.beta.contiguous();
-  auto out = torch::zeros({B, T, shape.value_heads, shape.value_dim}, mixed.options());
-  const bool has_tiles = mixed.scalar_type() == torch::kBFloat16 &&
+  const DenseDelta dense(inputs);
+  const bool has_tiles = dense.mixed.scalar_type() == torch::kBFloat16 &&
                          has_delta_tile_chunks(shape.key_dim, shape.value_dim);
   const auto compute = has_tiles ? compute_delta_tile_chunks : compute_delta_vector_chunks;
-  compute(
-      {.storage = storage_of(mixed),
-       .mixed = mixed.const_data_ptr(),
-       .decay = decay.const_data_ptr(),
-       .beta = beta.const_data_ptr(),
-       .spans = spans.data(),
-       .num_spans = std::ssize(spans),
-       .T = T,
-       .Hk = shape.key_heads,
-       .Hv = shape.value_heads,
-       .Ek = shape.key_dim,
-       .Ev = shape.value_dim,
-       .state = state.defined() ? state.data_ptr() : nullptr,
-       .out = out.data_ptr()});
-  return out;
+  compute(dense.chunk_params(spans.data(), std::ssize(spans), state));
+  return dense.out;
 }
 
 Tensor delta_rule_recurrent(

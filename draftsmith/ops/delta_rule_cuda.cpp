@@ -23,25 +23,12 @@ Tensor copy_list(const std::vector<T>& list, torch::Device device) {
   return copy.to(device, /*non_blocking=*/true);
 }
 
-/// Inputs side by side, and an output of zeros.
-struct Dense {
-  Tensor mixed, decay, beta, out;
-
-  explicit Dense(const DeltaInputs& inputs)
-      : mixed(inputs.mixed.contiguous()),
-        decay(inputs.decay.contiguous()),
-        beta(inputs.beta.contiguous()),
-        out(torch::zeros(
-            {mixed.size(0), mixed.size(1), inputs.shape.value_heads, inputs.shape.value_dim},
-            mixed.options())) {}
-};
-
 Tensor walk(
     const DeltaInputs& inputs,
     const std::vector<int64_t>& row_tokens,
     const Tensor& state,
     const TreeWalk& tree) {
-  const Dense dense(inputs);
+  const DenseDelta dense(inputs);
   const DeltaShape& shape = inputs.shape;
   const auto device = dense.mixed.device();
   const cuda::OnDevice place(dense.mixed);
@@ -84,24 +71,12 @@ bool has_gpu_walk(const DeltaInputs& inputs) {
 
 Tensor
 run_chunks_on_gpu(const DeltaInputs& inputs, const std::vector<Span>& spans, const Tensor& state) {
-  const Dense dense(inputs);
-  const DeltaShape& shape = inputs.shape;
+  const DenseDelta dense(inputs);
   const cuda::OnDevice place(dense.mixed);
   const auto list = copy_list<int64_t>(spans, dense.mixed.device());
   cuda::compute_delta_chunks(
-      {.storage = storage_of(dense.mixed),
-       .mixed = dense.mixed.const_data_ptr(),
-       .decay = dense.decay.const_data_ptr(),
-       .beta = dense.beta.const_data_ptr(),
-       .spans = reinterpret_cast<const Span*>(list.const_data_ptr<int64_t>()),
-       .num_spans = std::ssize(spans),
-       .T = dense.mixed.size(1),
-       .Hk = shape.key_heads,
-       .Hv = shape.value_heads,
-       .Ek = shape.key_dim,
-       .Ev = shape.value_dim,
-       .state = state.defined() ? state.data_ptr() : nullptr,
-       .out = dense.out.data_ptr()},
+      dense.chunk_params(
+          reinterpret_cast<const Span*>(list.const_data_ptr<int64_t>()), std::ssize(spans), state),
       place.stream());
   return dense.out;
 }
